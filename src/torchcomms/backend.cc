@@ -121,7 +121,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     hooks_have_run_ = false;
   });
   store_ = std::move(made.store);
-  if (refused.empty()) take_hints(std::move(hints));
+  take_hints(std::move(hints));
   end_windows(of_previous);
   without_python([&] { previous.reset(); });
   rank_ = rank;
@@ -170,10 +170,10 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
   options_.store = nullptr;  // held here alone
   constexpr const char* kOperation = "init";
   const std::string wrong = wrong_hint(options.hints);
-  take_hints(options.hints);
   given_ = options.store;
   if (options.enable_reconfigure) {
     refuse_if(kOperation, wrong);  // nobody waits for it yet
+    take_hints(options.hints);
     key_ = name;
     life_ = Life::kAwaitsReconfigure;
     return;
@@ -195,12 +195,20 @@ void TorchCommTutti::finalize() {
   }
   if (!finalized_) link_->look_for_failure();  // of before: it is told still
   Watch::of_process().remove(std::exchange(watched_, 0));
-  if (finalized_ && window_group_ != nullptr) without_python([this] { window_group_->leave_inboxes(); });
+  std::exception_ptr interrupted;  // a signal's handler has raised
+  if (finalized_ && window_group_ != nullptr) {
+    try {
+      without_python([this] { window_group_->leave_inboxes(); });
+    } catch (...) {
+      interrupted = std::current_exception();
+    }
+  }
   end_windows();
   const Group group = current_group();
   if (!aborted_.load(std::memory_order_acquire)) group->shutdown();
   given_.reset();
   store_.reset();
+  if (interrupted != nullptr) std::rethrow_exception(interrupted);
 }
 
 void TorchCommTutti::setTimeout(Milliseconds timeout) {

@@ -11,7 +11,6 @@
 
 #include "aten/side_stream.h"
 #include "base/registry.h"
-#include "torchcomms/work.h"
 #include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
@@ -43,6 +42,7 @@ Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor 
       return "tutti: tensor_deregister on communicator '" + group_->name() + "': rank " + std::to_string(peer) +
              " has not deregistered in time";
     });
+    peers_[peer].told = taken_by(static_cast<int>(peer));
   }
 }
 
@@ -62,18 +62,65 @@ Inbox::CallPtr Inbox::send(int peer, const Words& words) {
   return group->send(tensors, peer, tag_);
 }
 
+// A call that raises leaves `being_sent_to`: what it has said is not whole, and no answer is to follow it.
+template <class Send>
+Inbox::CallPtr Inbox::unless_gone(int peer, const Send& send) {
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (to.gone) std::rethrow_exception(is_gone(peer));
+    to.being_sent_to = true;
+  }
+  const CallPtr call = send();
+  bool answer = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    to.being_sent_to = false;
+    answer = to.gone;  // since
+  }
+  if (answer) send_last(peer, kLast);
+  return call;
+}
+
 Inbox::CallPtr Inbox::put(int peer, std::int64_t first, const at::Tensor& bytes) {
-  send(peer, {kData, first, bytes.numel()});
-  const WindowGroup::Use group(*group_);
-  TORCH_CHECK(group, "tutti: communicator '", group_->name(), "' is gone");
-  auto tensors = only(bytes);
-  return peers_[static_cast<std::size_t>(peer)].put = group->send(tensors, peer, tag_ + 1);
+  return unless_gone(peer, [&] {
+    send(peer, {kData, first, bytes.numel()});
+    const WindowGroup::Use group(*group_);
+    TORCH_CHECK(group, "tutti: communicator '", group_->name(), "' is gone");
+    auto tensors = only(bytes);
+    const CallPtr call = group->send(tensors, peer, tag_ + 1);
+    EventPtr& put = peers_[static_cast<std::size_t>(peer)].put;
+    put = call->isCompleted() ? nullptr : taken_by(peer);
+    if (put != nullptr) end_with(call, put);
+    return call;
+  });
 }
 
 Inbox::CallPtr Inbox::signal(int peer) {
-  if (peer != rank_) return send(peer, {kSignal, 0, 0});
+  if (peer != rank_) return unless_gone(peer, [&] { return send(peer, {kSignal, 0, 0}); });
   signalled(peer);
   return Event::ended();
+}
+
+void Inbox::send_last(int peer, Notice notice) {
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(to.last_is_sent, true)) return;
+  }
+  end_with(send(peer, {notice, 0, 0}), to.told);
+}
+
+void Inbox::end_with(const CallPtr& sent, const EventPtr& event) {
+  sent->getFuture()->addCallback(
+      [event](c10::ivalue::Future& future) { event->end(future.hasError() ? future.exception_ptr() : nullptr); });
+}
+
+Inbox::EventPtr Inbox::taken_by(int peer) const {
+  return c10::make_intrusive<Event>([name = group_->name(), peer] {
+    return "tutti: tensor_deregister on communicator '" + name + "': rank " + std::to_string(peer) +
+           " has not taken what this rank has put in time";
+  });
 }
 
 Inbox::CallPtr Inbox::next_signal(int peer, Milliseconds limit) {
@@ -105,17 +152,10 @@ void Inbox::close(Milliseconds limit) {
   const std::unique_ptr<face::Loan> loan = std::move(loan_);
   if (group_ended()) return fail(gone);
   try {
-    std::vector<bool> there(peers_.size());
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (std::size_t peer = 0; peer < peers_.size(); ++peer) there[peer] = !peers_[peer].gone;
-    }
-    there[static_cast<std::size_t>(rank_)] = false;
-    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      const auto place = static_cast<std::size_t>(peer);
-      if (there[place]) peers_[place].said = send(peer, {kLast, 0, 0});
-    }
     const auto over = std::chrono::steady_clock::now() + limit;
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      if (peer != rank_) send_last(peer, kLast);
+    }
     const auto left = [over] {  // zero would be no limit
       using std::chrono::ceil;
       return std::max(ceil<Milliseconds>(over - std::chrono::steady_clock::now()), Milliseconds(1));
@@ -125,10 +165,10 @@ void Inbox::close(Milliseconds limit) {
     }
     // A peer may have said so before it has taken what this rank has put.
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      if (!there[static_cast<std::size_t>(peer)]) continue;
+      if (peer == rank_) continue;
       Peer& to = peers_[static_cast<std::size_t>(peer)];
-      if (to.put != nullptr) await(*to.put, peer, left());
-      await(*to.said, peer, left());
+      if (to.put != nullptr) to.put->wait(left());
+      to.told->wait(left());
     }
   } catch (...) {
     fail(gone);
@@ -138,23 +178,20 @@ void Inbox::close(Milliseconds limit) {
   if (!group_ended()) loan->end();
 }
 
-void Inbox::leave(Deadline& deadline) noexcept {
+void Inbox::leave(Deadline& deadline) {
   const auto to_peers = [this](const auto& act) {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
       try {
-        require_there(peer);
         if (peer != rank_) act(peer, peers_[static_cast<std::size_t>(peer)]);
-      } catch (const std::exception&) {  // it is gone, too
+      } catch (const c10::Error&) {  // late, or gone, too
       }
     }
   };
-  to_peers([this](int peer, Peer& to) {
-    if (to.said == nullptr) to.said = send(peer, {kGone, 0, 0});
-  });
+  to_peers([this](int peer, Peer& /*to*/) { send_last(peer, kGone); });
   to_peers([&deadline](int /*peer*/, Peer& to) {
-    for (const CallPtr& sent : {to.put, to.said}) {
+    for (const EventPtr& event : {to.put, to.told, to.last}) {
       const std::chrono::nanoseconds left(deadline.remaining_ns());
-      if (sent != nullptr) sent->wait(std::max(std::chrono::ceil<Milliseconds>(left), Milliseconds(1)));
+      if (event != nullptr) event->wait(std::max(std::chrono::ceil<Milliseconds>(left), Milliseconds(1)));
     }
   });
 }
@@ -172,23 +209,16 @@ std::exception_ptr Inbox::is_gone(int peer) const {
 
 void Inbox::took_leave(int peer) {
   std::deque<EventPtr> waiting;
+  bool answer = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Peer& from = peers_[static_cast<std::size_t>(peer)];
     from.gone = true;
+    answer = !from.being_sent_to;  // else that call does
     waiting.swap(from.waiting);
   }
+  if (answer) send_last(peer, kLast);
   for (const EventPtr& event : waiting) event->end(is_gone(peer));
-}
-
-void Inbox::await(c10d::Work& sent, int peer, Milliseconds limit) const {
-  try {
-    sent.wait(limit);
-  } catch (const c10::DistBackendError&) {
-    if (!is_of_wait(sent, limit)) throw;
-    C10_THROW_ERROR(DistBackendError, "tutti: tensor_deregister on communicator '" + group_->name() + "': rank " +
-                                          std::to_string(peer) + " has not taken what this rank has put in time");
-  }
 }
 
 Inbox::CallPtr Inbox::receive(const at::Tensor& tensor, int peer, int tag) {

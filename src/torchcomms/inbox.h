@@ -5,6 +5,8 @@
 // posted at a time, and after a notice of data the next one only when the data lies in the window: so what a peer says
 // takes effect in the order in which it said it, and a signal tells that all that was put before it is there. A peer's
 // last notice is kLast, or kGone where its communicator ends before it has deregistered: no receive is posted then.
+// kGone is answered with kLast, behind all that was put and signalled till then, unless a last notice is on its way
+// already: who leaves waits for it, so that nothing is under way to it when its group ends.
 //
 // Once close() has returned or raised, or the window has failed, what a late peer still puts is received into memory of
 // its own and dropped; only a receive that was under way then still ends in the window.
@@ -62,9 +64,9 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // unless the group has ended. Signals that are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
 
-  // This rank's communicator is about to end: tells the peers, who expect nothing more of it. Those that do not hear of
-  // it in time take its end for a failure.
-  void leave(Deadline& deadline) noexcept;
+  // This rank's communicator is about to end: tells the peers, who expect nothing more of it, and takes what they have
+  // sent. Those that do not answer in time take its end for a failure. Raises what a signal's handler does.
+  void leave(Deadline& deadline);
   // Throws if that peer's communicator has ended.
   void require_there(int peer);
 
@@ -85,13 +87,24 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   struct Peer {
     std::int64_t signals = 0;  // that nobody has asked for
     std::deque<EventPtr> waiting;
-    EventPtr last;
-    bool gone = false;
-    CallPtr put, said;  // the last data for it, and this rank's last notice; the caller's alone
+    EventPtr last;               // ends with its last notice
+    EventPtr told;               // ends when this rank's last notice has gone to it
+    bool gone = false;           // its communicator has ended
+    bool being_sent_to = false;  // by a call of this rank's
+    bool last_is_sent = false;   // this rank's last notice, or that is about to be
+    EventPtr put;                // ends with the last data for it, or null; the caller's alone
   };
 
   CallPtr send(int peer, const Words& words);
-  void await(c10d::Work& sent, int peer, Milliseconds limit) const;
+  // Runs `send`, which sends to that peer, and answers what has come of its end meanwhile behind that. Throws if its
+  // communicator had ended before.
+  template <class Send>
+  CallPtr unless_gone(int peer, const Send& send);
+  // Once: nothing goes to that peer any more.
+  void send_last(int peer, Notice notice);
+  // Ends with `sent`, and keeps nothing of it.
+  static void end_with(const CallPtr& sent, const EventPtr& event);
+  EventPtr taken_by(int peer) const;
   // Null when the group has ended.
   CallPtr receive(const at::Tensor& tensor, int peer, int tag);
   void listen(int peer);
