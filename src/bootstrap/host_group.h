@@ -13,9 +13,8 @@
 // two busy cores). A rank that cannot join costs its leader one look into the store after 100 ms.
 //
 // Ownership: the group owns its descriptors, all closed on exec; sockets are closed when it returns, and in a forked
-// child at once. Thread rule:
-// one thread a rank; ranks may be threads of one process. In that case, and for the rank itself, `pidfd` and `arena`
-// stay empty: the process has both.
+// child at once. Thread rule: one thread a rank; ranks may be threads of one process. In that case, and for the rank
+// itself, `pidfd` and `arena` stay empty: the process has both.
 #pragma once
 
 #include <chrono>

@@ -5,12 +5,11 @@
 #include <gtest/gtest.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <cstring>
-#include <vector>
 
 #include "net/tcp_socket.h"
+#include "support/silent_host.h"
 
 namespace {
 
@@ -34,23 +33,9 @@ extern "C" __attribute__((visibility("default"))) int getaddrinfo(const char* ho
 namespace tutti {
 namespace {
 
-// A listener that takes no connection: who dials it hears nothing at all.
-struct SilentHost {
-  SilentHost() : listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
-    EXPECT_EQ(::bind(listener.get(), any.raw(), any.length()), 0);
-    EXPECT_EQ(::listen(listener.get(), 0), 0);
-    const SocketAddress address = local_address(listener.get());
-    // What the kernel accepts by itself, and one more.
-    for (int i = 0; i < 3; ++i) crowd.push_back(begin_connect(address, std::chrono::milliseconds(3'000)));
-    first_port = htons(address.port());
-  }
-  UniqueFd listener;
-  std::vector<UniqueFd> crowd;
-};
-
 TEST(NamedHost, ASilentAddressDoesNotHideTheNext) {
-  const SilentHost silent;
+  const test::SilentHost silent;
+  first_port = htons(silent.address.port());
   const UnforkedFd listener = listen_tcp("127.0.0.1", 0);
   const std::uint16_t port = local_address(listener.get()).port();
   ConnectFailure failure;

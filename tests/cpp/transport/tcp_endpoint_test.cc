@@ -20,6 +20,7 @@
 
 #include "base/secret.h"
 #include "net/tcp_socket.h"
+#include "support/silent_host.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp_peer.h"
@@ -118,23 +119,6 @@ TEST(TcpEndpoint, TheThreadSleepsBesideADeadStream) {
   EXPECT_EQ(polls_with_events, before);
 }
 
-// A listener that takes no connection: who dials it hears nothing at all.
-struct SilentHost {
-  SilentHost() : listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
-    EXPECT_EQ(::bind(listener.get(), any.raw(), any.length()), 0);
-    EXPECT_EQ(::listen(listener.get(), 0), 0);
-    address = local_address(listener.get());
-    // What the kernel accepts by itself, and one more.
-    for (int i = 0; i < 3; ++i) crowd.push_back(begin_connect(address, std::chrono::milliseconds(3'000)));
-    watched_port = address.port();
-    connects = 0;
-  }
-  UniqueFd listener;
-  SocketAddress address;
-  std::vector<UniqueFd> crowd;
-};
-
 // One whose host takes connections, and that never answers: a stopped process.
 TEST(TcpEndpoint, APeerThatNeverAnswersDelaysNoOther) {
   const UniqueFd stopped = listen_at(*SocketAddress::parse("127.0.0.1:0"));
@@ -149,13 +133,7 @@ TEST(TcpEndpoint, APeerThatNeverAnswersDelaysNoOther) {
     EXPECT_NE(waiting.back()->link(1), nullptr);
   }
   ASSERT_TRUE(wait_until([] { return connects == 1; }));  // that dial is under way, and the other groups wait for it
-  const auto data = pattern(1000, 1);
-  std::vector<std::byte> got(data.size());
-  for (const int peer : {1, 2}) {
-    ASSERT_TRUE(write_all(ranks[0], peer, data));
-    ASSERT_TRUE(read_all(ranks[peer], 0, got));
-    EXPECT_EQ(got, data);
-  }
+  for (const int peer : {1, 2}) exchange_a_few(ranks, peer);
   for (const auto& group : waiting) {
     EXPECT_EQ(group->link(1)->status(), Status::kOk);
     EXPECT_EQ(group->link(1)->poll_fd(), -1);
@@ -164,7 +142,9 @@ TEST(TcpEndpoint, APeerThatNeverAnswersDelaysNoOther) {
 
 // Groups of one peer wait for one dial, and what becomes of it becomes of all; other peers are dialed meanwhile.
 TEST(TcpEndpoint, ASilentHostIsTriedOnceForAllGroupsAndDelaysNoOther) {
-  const SilentHost silent;
+  const tutti::test::SilentHost silent;
+  watched_port = silent.address.port();
+  connects = 0;
   const auto adjust = [](TcpOptions& o) {
     o.connect_timeout = std::chrono::milliseconds(1'500);
     o.logger = Logger();
@@ -200,11 +180,7 @@ TEST(TcpEndpoint, AHostThatCannotBeReachedForAMomentIsReached) {
   ranks[0].link(1);
   ASSERT_TRUE(wait_until([&] { return connects > 4 || ranks[0].link(1)->status() != Status::kOk; }));
   EXPECT_EQ(ranks[0].link(1)->status(), Status::kOk) << ranks[0].why_lost(1);
-  const auto data = pattern(1000, 1);
-  std::vector<std::byte> got(data.size());
-  ASSERT_TRUE(write_all(ranks[0], 1, data));
-  ASSERT_TRUE(read_all(ranks[1], 0, got));
-  EXPECT_EQ(got, data);
+  exchange_a_few(ranks);
 }
 
 // For all that wait for it at once.

@@ -47,14 +47,6 @@ bool closed_by_peer(int fd) {
   return false;
 }
 
-void exchange_a_few(Ranks& ranks) {
-  const auto data = pattern(1000, 1);
-  std::vector<std::byte> got(data.size());
-  ASSERT_TRUE(write_all(ranks[0], 1, data));
-  ASSERT_TRUE(read_all(ranks[1], 0, got));
-  EXPECT_EQ(got, data);
-}
-
 TEST(TcpFault, StrangersChangeNothing) {
   Ranks ranks(2, [](TcpOptions& o) { o.handshake_timeout = std::chrono::milliseconds(300); });
   std::vector<UniqueFd> strangers;

@@ -1,6 +1,7 @@
 // Ranks that are TcpTransports of one process, and bounded waits on their links.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <poll.h>
 
 #include <chrono>
@@ -116,5 +117,14 @@ struct Ranks {
 
   std::vector<std::unique_ptr<TcpTransport>> transports;
 };
+
+// From rank 0 to `peer`.
+inline void exchange_a_few(Ranks& ranks, int peer = 1) {
+  const auto data = pattern(1000, 1);
+  std::vector<std::byte> got(data.size());
+  ASSERT_TRUE(write_all(ranks[0], peer, data));
+  ASSERT_TRUE(read_all(ranks[peer], 0, got));
+  EXPECT_EQ(got, data);
+}
 
 }  // namespace tutti::tcp::test

@@ -392,23 +392,35 @@ def test_the_last_words_of_a_rank_count() -> None:
     assert list(LocalRanks([Rank()], reports).results(5)) == []
 
 
-def test_what_measures_looks_first_whether_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "-c", "barrier", "--json", "{}.json"),
+        ("bench", "-c", "barrier", "--png", "{}.png"),
+        ("plan", "calibrate", "-o", "{}.json"),
+        ("plan", "calibrate", "-o", "{kept}", "--json", "{}.json"),
+        ("plan", "calibrate", "-o", "{kept}", "--check", "--png", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_what_measures_looks_first_whether_it_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    if "--png" in words:
+        pytest.importorskip("matplotlib")
     monkeypatch.setattr(bench, "_launch", lambda plan, console: pytest.fail("measured"))
     monkeypatch.setattr(calibration, "measure", lambda timer, tick: pytest.fail("measured"))
-    pytest.importorskip("matplotlib")
-    kept = str(tmp_path / "kept.json")
     for folder in (tmp_path / "nowhere", Path("/proc")):
-        for words in (
-            ("bench", "-c", "barrier", "--json", "{}.json"),
-            ("bench", "-c", "barrier", "--png", "{}.png"),
-            ("plan", "calibrate", "-o", "{}.json"),
-            ("plan", "calibrate", "-o", kept, "--json", "{}.json"),
-            ("plan", "calibrate", "-o", kept, "--check", "--png", "{}"),
-        ):
-            code, output = invoke(*(word.format(folder / "out") for word in words))
-            assert code == 2, words
-            assert f"{folder}/out." in output, output
-    assert invoke("bench", "-c", "barrier", "--json", str(tmp_path))[0] == 2
+        arguments = [word.format(folder / "out", kept=tmp_path / "kept.json") for word in words]
+        code, output = invoke(*arguments)
+        assert code == 2, words
+        assert arguments[-1] in output, output
+
+
+def test_a_file_of_results_is_only_replaced_by_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, output = invoke("bench", "-c", "barrier", "--json", str(tmp_path))
+    assert code == 2
+    assert str(tmp_path) in output
 
     def fails(plan: object, console: object) -> None:
         raise RuntimeError("no results")

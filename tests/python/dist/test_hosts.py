@@ -338,7 +338,7 @@ def test_no_route_names_address_and_setting(hosts: Hosts, backend: str, store_po
 
 @pytest.mark.tutti_only
 def test_a_way_that_is_missing_for_a_moment_is_awaited(hosts: Hosts, backend: str, store_port: int) -> None:
-    """As behind a link that has just come up, for less long than a host may be silent."""
+    """As behind a link that has just come up: for as long as a rank may take to connect."""
     route = f"{SUBNET}.3/32"  # of the second host
     pool = beating_pool(hosts, backend, store_port)
     hosts.run("ip", "-n", hosts.names[0], "route", "add", "unreachable", route)
