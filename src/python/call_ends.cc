@@ -32,7 +32,7 @@ namespace {
 
 // One end of a call: `blocks` equal blocks in an array. An array that this rank does not need may be absent.
 Blocks blocks_of(const std::optional<CallEnd>& end, const char* which, std::size_t blocks, DataType dtype,
-                 std::size_t& count) {
+                 std::optional<std::size_t>& count) {
   if (!end) return {};
   if (end->dtype != dtype) throw_error(ErrorKind::kInvalidArgument, "input and output differ in element type");
   if (end->count % blocks != 0) {
@@ -40,8 +40,8 @@ Blocks blocks_of(const std::optional<CallEnd>& end, const char* which, std::size
                                                  " elements, which are no " + std::to_string(blocks) + " equal blocks");
   }
   const std::size_t here = end->count / blocks;
-  if (count != 0 && here != count) {
-    throw_error(ErrorKind::kInvalidArgument, "input and output disagree: a block of " + std::to_string(count) +
+  if (count.value_or(here) != here) {
+    throw_error(ErrorKind::kInvalidArgument, "input and output disagree: a block of " + std::to_string(*count) +
                                                  " elements against one of " + std::to_string(here));
   }
   count = here;
@@ -60,8 +60,10 @@ Call make_call(Collective collective, int size, const std::optional<CallEnd>& in
   call.op = op;
   call.dtype = (input ? *input : *output).dtype;
   const auto n = static_cast<std::size_t>(size);
-  call.input = blocks_of(input, "input", traits_of(collective).input_blocks ? n : 1, call.dtype, call.count);
-  call.output = blocks_of(output, "output", traits_of(collective).output_blocks ? n : 1, call.dtype, call.count);
+  std::optional<std::size_t> count;  // of a block; none may have elements
+  call.input = blocks_of(input, "input", traits_of(collective).input_blocks ? n : 1, call.dtype, count);
+  call.output = blocks_of(output, "output", traits_of(collective).output_blocks ? n : 1, call.dtype, count);
+  call.count = *count;
   // What a rank does not pass it neither reads nor writes; its blocks still have the size of the call.
   if (!input) call.input.bytes = call.output.bytes;
   if (!output) call.output.bytes = call.input.bytes;

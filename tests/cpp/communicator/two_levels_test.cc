@@ -133,6 +133,7 @@ TEST(TwoLevelsChoice, FollowsSizeTypeAndHosts) {
     EXPECT_EQ(calls_by(c, Collective::kBarrier, "leaders"), 1U);
     FloatCall narrow(Collective::kAllReduce, 8193, 1);
     narrow.call.dtype = DataType::kFloat8E5M2;
+    narrow.call.count *= sizeof(float);
     const std::string text = c.explain(narrow.call);
     EXPECT_NE(text.find("carriers: not here: partial sums of a narrow type"), std::string::npos) << text;
   });

@@ -71,7 +71,7 @@ def messages(comm: tutti.Communicator) -> None:
 
 def refusals(comm: tutti.Communicator) -> None:
     """What is refused leaves the group usable."""
-    over = np.ones(4 * comm.size + 4)
+    over, other, whole = np.ones(4 * comm.size + 4), (comm.rank + 1) % comm.size, np.ones(4 * comm.size)
     for bad, error in (
         (lambda: comm.all_reduce(np.ones((4, 4))[:, 1]), ValueError),
         (lambda: comm.all_reduce(np.ones(4), np.empty(5)), ValueError),
@@ -86,6 +86,10 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.all_reduce(np.ones(4), op="premul_sum"), ValueError),
         (lambda: comm.all_reduce(over[:4], over[1:5]), ValueError),
         (lambda: comm.all_gather(over[1:5], over[: 4 * comm.size]), ValueError),
+        (lambda: comm.reduce(np.ones(0), np.ones(4), root=other), ValueError),
+        (lambda: comm.reduce(np.ones(4), np.ones(0), root=other), ValueError),
+        (lambda: comm.gather(np.ones(0), whole, root=other), ValueError),
+        (lambda: comm.scatter(whole, np.ones(0), root=other), ValueError),
         (lambda: tutti.Communicator(comm.store, comm.rank, comm.size, name="no time", timeout=0), ValueError),
         (lambda: tutti.Communicator(comm.store, comm.rank, 10**9, name="too many", timeout=1), ValueError),
     ):
