@@ -1,6 +1,7 @@
 // A group's ranks in smaller groups: who goes with whom is a call of the group, and each part forms in its messages.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -20,6 +21,7 @@ namespace {
 struct Wish {
   std::int32_t color = -1;
   std::int32_t key = 0;
+  std::size_t name = 0;  // its hash: the part forms under it
 };
 
 struct Part {
@@ -41,6 +43,13 @@ Part agree(Communicator& parent, const Wish& own, const std::string& name) {
   std::ranges::sort(part.members, {}, [&](int r) { return std::pair(wish(r).key, r); });
   // All ranks have made the call, so they count alike.
   part.id += std::to_string(dynamic_cast<CommunicatorImpl&>(parent).next_split());
+  for (const int r : part.members) {
+    if (wish(r).name == own.name) continue;
+    throw_error(ErrorKind::kMismatch, "split of group '" + parent.name() + "': rank " + std::to_string(r) +
+                                          " gives the part of color " + std::to_string(own.color) +
+                                          " another name than rank " + std::to_string(parent.rank()) + ", '" + name +
+                                          "': the ranks of a part give one name");
+  }
   return part;
 }
 
@@ -51,7 +60,11 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
     return "rank " + std::to_string(parent.rank()) + " of group '" + parent.name() +
            "' has no memory to split it into '" + name + "'";
   };
-  const Part part = naming_want([&] { return agree(parent, {color, key}, name); }, want);
+  const Part part = naming_want(
+      [&] {
+        return agree(parent, {color, key, std::hash<std::string>()(name)}, name);
+      },
+      want);
   if (part.members.empty()) return nullptr;
   return form_in(parent, part.members, part.id, [&] {
     CommunicatorOptions options = parent.options();

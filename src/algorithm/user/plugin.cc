@@ -96,7 +96,11 @@ class PluginRunner {
   Outcome run_call(const Call& call, CallContext& context) {
     if (scratch_.empty()) {
       if (Outcome outcome = memory_.join(context.deadline); !outcome.ok()) {
-        if (outcome.status == Status::kInternal) reason_ = "the arenas have no room for its scratch";
+        if (outcome.status == Status::kExhausted) {
+          context.detail = "rank " + std::to_string(outcome.peer) + " has no room in its arena for the " +
+                           std::to_string(plugin_.scratch_bytes) + " bytes of scratch of plug-in \"" + plugin_.name +
+                           "\": ask for less there, or for more by TUTTI_ARENA_BYTES";
+        }
         return outcome;
       }
       for (int rank = 0; rank < host_.ranks(); ++rank) scratch_.push_back(memory_.shadow(rank));

@@ -37,6 +37,8 @@ bool give_and_fail(tutti::plugin::Context& c) {
   return c.fail("rank 0 has had enough");
 }
 TUTTI_NATIVE_ALGORITHM(create_failing, .name = "failing", .collective = "allgather", .scratch_bytes = 128,
-                       .min_bytes = 8, .max_bytes = 8, .run = give_and_fail)
+                       .min_bytes = 16, .max_bytes = 16, .run = give_and_fail)
+TUTTI_NATIVE_ALGORITHM(create_greedy, .name = "greedy", .collective = "allreduce", .scratch_bytes = 1ULL << 50,
+                       .run = ask)
 
 }  // namespace

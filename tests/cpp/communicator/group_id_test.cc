@@ -328,13 +328,34 @@ TEST(SplitGroup, APartHearsWhyARankOfItGaveUp) {
       if (rank == 0) {
         split_group(*parent, 0, 0, "part");
       } else {
-        gather_all(*parent, std::array<std::int32_t, 2>{0, 0});  // its color and key; then it gives up
+        // Its color and key, and what it names its part; then it gives up.
+        gather_all(*parent, std::array<std::uint64_t, 2>{0, std::hash<std::string>()("part")});
         parent->abort("enough");
       }
     });
     EXPECT_NE(errors[0].find("rank 1"), std::string::npos) << errors[0];
     EXPECT_NE(errors[0].find("it aborted the group: enough"), std::string::npos) << errors[0];
     EXPECT_EQ(errors[1], "");
+  }
+}
+
+TEST(SplitGroup, TheRanksOfAPartGiveOneName) {
+  for (const int hosts : {1, 2}) {
+    const GroupId id = make_group_id(Config{}, "localhost");
+    const auto errors = test::run_threads(3, [&](int rank) {
+      const auto parent = join_group(id, rank, 3, options_of(rank, hosts));
+      // Parts need not have the same.
+      const auto part = [&](const std::string& name) { return split_group(*parent, rank == 2 ? 1 : 0, 0, name); };
+      const Error error = test::error_of([&] { part("part of " + std::to_string(rank)); });
+      EXPECT_EQ(error.kind(), rank == 2 ? ErrorKind::kInternal : ErrorKind::kMismatch) << error.what();
+      if (rank < 2) {
+        const std::string why = "rank " + std::to_string(1 - rank) +
+                                " gives the part of color 0 another name than rank " + std::to_string(rank);
+        EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      }
+      EXPECT_EQ(part(rank == 2 ? "other" : "part")->size(), rank == 2 ? 1 : 2);
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(3));
   }
 }
 

@@ -73,5 +73,29 @@ TEST(NativeKernelInMainMemory, SaysHowManyRangesItReduces) {
   EXPECT_NE(reason.find("give reduce() at most size() at a time"), std::string::npos) << reason;
 }
 
+TEST(NativePlugin, IsNamedWhereItsScratchHasNoRoom) {
+  const UserAlgorithmPtr algorithm = asking_algorithm("create_greedy", ask);
+  ASSERT_NE(algorithm, nullptr);
+  std::vector<std::string> errors;
+  World world;
+  world.errors = &errors;
+  run_ranks(world, [&](Communicator& c) {
+    float number = 1;
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.dtype = DataType::kFloat32;
+    call.count = 1;
+    call.input = call.output = Blocks::single(&number, sizeof number);
+    const AlgorithmChoice choice{algorithm, {}};
+    call.choice = &choice;
+    c.run(call);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("has no room in its arena for the 1125899906842624 bytes of scratch of plug-in \"greedy\""),
+              std::string::npos)
+        << error;
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test
