@@ -12,7 +12,8 @@ void CommunicatorImpl::set_algorithms(AlgorithmSet set) {
   if (!queue_.drain(timeout())) {
     throw_error(ErrorKind::kTimeout, "set_algorithms: calls of group '" + options_.name + "' are still under way");
   }
-  const std::lock_guard lock(run_mutex_);
+  Deadline deadline = Deadline::after(timeout());
+  const auto turn = take_turn("set_algorithms", deadline);
   algorithms_.install(std::move(set), formed_.ranks.hosts());
 }
 

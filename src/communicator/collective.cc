@@ -1,14 +1,18 @@
 // How a collective runs.
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "algorithm/two_level/scopes.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
+#include "base/interruption.h"
 #include "communicator/call_check.h"
 #include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
@@ -148,11 +152,32 @@ void CommunicatorImpl::throw_running_here(const char* what) {
                   "of this group: make it elsewhere, or asynchronously");
 }
 
+// Another thread's call may be under way, for as long as its own limit lets it.
+std::unique_lock<std::timed_mutex> CommunicatorImpl::take_turn(std::string_view what, Deadline& deadline) {
+  std::unique_lock lock(run_mutex_, std::try_to_lock);
+  while (!lock) {
+    const std::int64_t left = deadline.remaining_ns();
+    if (left <= 0) {
+      throw_error(ErrorKind::kTimeout, std::string(what) + " of group '" + options_.name + "' on rank " +
+                                           std::to_string(rank_) +
+                                           ": another thread's call of the group has not ended in the " +
+                                           std::to_string(deadline.timeout().count()) +
+                                           " ms that this one may take. It has not begun, and nothing has been sent");
+    }
+    using std::chrono::nanoseconds;
+    static_cast<void>(
+        lock.try_lock_for(std::min<nanoseconds>(nanoseconds(left), std::chrono::milliseconds(kAskEveryMs))));
+    if (!lock) throw_if_interrupted(std::string(what) + " of group '" + options_.name + "'");
+  }
+  return lock;
+}
+
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered) {
   const RunningHere*& running = RunningHere::innermost();
   if (RunningHere::is_in(running, this)) throw_running_here(to_string(call.collective).data());
   const RunningHere here(running, this);
-  const std::lock_guard lock(run_mutex_);
+  Deadline deadline = Deadline::after(effective(timeout));
+  const auto turn = take_turn(to_string(call.collective), deadline);
   throw_if_unusable();
   const UserAlgorithmPtr chosen = chosen_for(call);
   Dispatch how;
@@ -164,7 +189,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
-  context_.deadline = Deadline::after(effective(timeout));
+  context_.deadline = deadline;
   make_record(call, chosen.get(), context_.record);
   sequence_ = context_.record.sequence;
   if (numbered != nullptr) {

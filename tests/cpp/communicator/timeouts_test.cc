@@ -5,6 +5,7 @@
 #include <functional>
 #include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bootstrap/ranks.h"
@@ -53,6 +54,31 @@ TEST(Timeouts, AreKeptByRanksThatPollForLong) {
   run_ranks(world, [&](Communicator& c) {
     if (c.rank() == 0) EXPECT_EQ(error_of([&] { c.run(Call{}); }).kind(), ErrorKind::kTimeout);
     over.arrive_and_wait();
+  });
+}
+
+// Its time runs also while another thread's call is under way, and so does that of who gives algorithms.
+TEST(Timeouts, OneThatWaitsForAnotherThreadsCallIsKept) {
+  std::latch tried(2);
+  run_ranks({}, [&](Communicator& c) {
+    if (c.rank() == 1) {
+      tried.arrive_and_wait();
+      c.run(Call{});
+      return;
+    }
+    std::thread first([&c] { c.run(Call{}); });
+    while (c.sequence() == 0) std::this_thread::yield();
+    c.set_timeout(milliseconds(50));
+    for (const std::function<void()>& late : {std::function<void()>([&c] { c.run(Call{}, milliseconds(100)); }),
+                                              std::function<void()>([&c] { c.set_algorithms({}); })}) {
+      const Error error = error_of(late);
+      EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
+      EXPECT_NE(std::string(error.what()).find("another thread's call of the group has not ended"), std::string::npos)
+          << error.what();
+    }
+    tried.arrive_and_wait();
+    first.join();
+    EXPECT_EQ(c.sequence(), 1U);
   });
 }
 

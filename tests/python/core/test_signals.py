@@ -17,7 +17,7 @@ def test_handlers_run_while_calls_wait(face: str, hosts: int, tmp_path: Path) ->
     """Handlers that return, a storm of them with every result checked, that raise, that abort; a group that forms."""
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     # The last leaves a group behind that only one rank has begun.
-    tasks = ["returning", "storm", "raising", "acting", "forming"]
+    tasks = ["returning", "storm", "raising", "acting", "behind", "forming"]
     launch(2, face, str(tmp_path), *tasks, hosts=hosts, script=RANK, meet=meet)
 
 

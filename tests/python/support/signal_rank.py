@@ -279,6 +279,42 @@ def acting_handlers() -> None:
     tell("acted")
 
 
+def waiting_behind() -> None:
+    """Also while a call waits for its turn behind another thread's, whose peer does not come."""
+    group = FACES[FACE]("behind")
+    group.calls["all_reduce"]()
+    if RANK == 1:
+        await_told("behind")
+        try:
+            group.calls["all_reduce"]()  # may complete where rank 0 has given its part
+            group.calls["barrier"]()
+        except RuntimeError as error:
+            assert "rank 0" in str(error) and "interrupted by KeyboardInterrupt" in str(error), error
+            return
+        raise AssertionError("the group goes on without rank 0")
+    first: list[str] = []
+
+    def call_first() -> None:
+        try:
+            group.calls["all_reduce"]()
+        except RuntimeError as error:
+            first.append(str(error))
+
+    thread = threading.Thread(target=call_first)
+    thread.start()
+    until(lambda: json.loads(group.record())["entries"][-1]["state"] not in ("completed", "failed"))
+    watch = signal_when(lambda: sleeps(os.getpid()), signal.SIGINT)
+    try:
+        group.calls["barrier"]()
+    except KeyboardInterrupt:
+        tell("behind")
+    else:
+        raise AssertionError("no KeyboardInterrupt")
+    watch.join()
+    thread.join()
+    assert len(first) == 1 and "interrupted by KeyboardInterrupt" in first[0], first
+
+
 def forming() -> None:
     """A group that forms can be interrupted, too."""
     if RANK == 0:
@@ -348,6 +384,7 @@ def main() -> None:
         "storm": storm,
         "planned": planned,
         "acting": acting_handlers,
+        "behind": waiting_behind,
     }
     for task in TASKS:
         tasks[task]()
