@@ -58,7 +58,10 @@ class Algorithm:
     """
 
     class Constraint:
-        """Where an algorithm may run: how many ranks, and, unless a call names it, how many of them a host has. 0 is any number."""
+        """Where an algorithm may run: how many ranks, and, unless a call names it, how many of them a host has.
+
+        0 is any number.
+        """
 
         def __init__(self, world_size: int = 0, n_ranks_per_node: int = 0) -> None:
             if world_size < 0 or n_ranks_per_node < 0:
