@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@ struct Queued {
   std::shared_ptr<Served> served;
   Arguments call;
   std::uint64_t plan = 0;  // that runs it; 0: a kernel of Tutti's own
+  bool left_out = false;   // an earlier call of its communicator has failed in the same group of calls
 };
 
 struct Held {
@@ -49,6 +52,19 @@ ncclResult_t issue(const Queued& queued) noexcept {
   CudaCommunicator& cuda = *queued.served->cuda;
   const Arguments& from = queued.call;
   return guarded([&] { cuda.run_as(queued.plan, to_call(from, cuda.rank(), cuda.size()), from.stream); });
+}
+
+// To the other ranks the next call of this communicator would be the one that has failed here: it may look the same,
+// and they would take its data without an error. So none is issued, and the watchdogs of the others find the
+// communicator aborted.
+void give_up_after(const Queued& failed, std::vector<Queued>& calls) noexcept {
+  for (Queued& each : calls) each.left_out = each.left_out || each.served == failed.served;
+  CudaCommunicator& cuda = *failed.served->cuda;
+  try {
+    cuda.abort(std::string("a call of this rank has failed in a group of calls: ") + last_error());
+  } catch (const std::bad_alloc&) {
+    cuda.abort("");
+  }
 }
 
 // The program's plan that the call takes, if any.
@@ -132,9 +148,11 @@ ncclResult_t group_end() noexcept {
   if (group.depth == 0 || --group.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
   auto [calls, making] = group.take();
   ncclResult_t first = guarded([&, &calls = calls] { calls = by_turns(calls); });  // as they came, if memory is wanting
-  // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
+  // Those of other communicators, whatever becomes of one: their ranks wait for this one in each.
   for (const Queued& queued : calls) {
+    if (queued.left_out) continue;
     const ncclResult_t result = issue(queued);
+    if (result != ncclSuccess) give_up_after(queued, calls);
     if (first == ncclSuccess) first = result;
   }
   // The real group is ended in any case, but its success does not hide our failure.

@@ -3,7 +3,7 @@
 // FAKE_LATE_FD one before it meets them. With FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says
 // that they are waited for, and another that the communicator has ended. With FAKE_BEHIND_NCCL, a descriptor, they lie
 // behind a kernel of NCCL's, and then wait for a byte. FAKE_FAILURE is the kind of error that
-// fake_fails() brings.
+// fake_fails() brings. FAKE_THROWS_AT is the number of the call, of all of the process, that cannot be issued.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -28,6 +28,8 @@ std::string log_text;
 std::atomic<bool> failed{false};
 std::atomic<bool> blocks_signals{false};  // where the last communicator was made
 std::atomic<int> working{0};              // threads that are here
+std::atomic<int> calls{0};
+std::string aborts;  // the reasons, guarded by `mutex`
 
 struct Working {
   Working() { ++working; }
@@ -63,6 +65,13 @@ class FakeCommunicator final : public test::BareCommunicator {
     if (call.choice != nullptr) text << " by " << call.choice->algorithm->name();
     log_text += text.str();
   }
+  void run_as(std::uint64_t plan, const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override {
+    const char* const throws = std::getenv("FAKE_THROWS_AT");
+    if (++calls == (throws != nullptr ? std::atoi(throws) : 0)) {
+      throw_error(ErrorKind::kInternal, "the queue of launches is gone");
+    }
+    BareCommunicator::run_as(plan, call, stream, timeout);
+  }
   void synchronize(CudaStream) override {}
   void finish() noexcept override {
     await_nccl();
@@ -77,7 +86,11 @@ class FakeCommunicator final : public test::BareCommunicator {
     const char* const kind = std::getenv("FAKE_FAILURE");
     return Error(kind != nullptr ? static_cast<ErrorKind>(std::atoi(kind)) : ErrorKind::kPeerLost, "rank 1 is gone");
   }
-  void abort(const std::string&) noexcept override {
+  void abort(const std::string& reason) noexcept override {
+    {
+      const std::lock_guard lock(mutex);
+      aborts += (aborts.empty() ? "" : "; ") + reason;
+    }
     const std::lock_guard lock(ending_);
     aborted_ = true;
     ended_.notify_all();
@@ -149,6 +162,14 @@ extern "C" __attribute__((visibility("default"))) const char* fake_take() {
   const std::lock_guard lock(mutex);
   taken = std::move(log_text);
   log_text.clear();
+  return taken.c_str();
+}
+// Why communicators have been aborted, and forgets it.
+extern "C" __attribute__((visibility("default"))) const char* fake_take_aborts() {
+  static thread_local std::string taken;
+  const std::lock_guard lock(mutex);
+  taken = std::move(aborts);
+  aborts.clear();
   return taken.c_str();
 }
 extern "C" __attribute__((visibility("default"))) const char* fake_fails() {

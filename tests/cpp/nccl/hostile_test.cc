@@ -221,6 +221,26 @@ TEST(NcclHostile, OneCallThatFailsDoesNotKeepOthersFromTheirRanks) {
   });
 }
 
+// What the other ranks wait for is the call that failed here: the next one may look like it, with other data.
+TEST(NcclHostile, BehindACallThatFailsItsCommunicatorIssuesNoOther) {
+  run_ranks(2, [](Rank& rank) {
+    const std::array<ncclComm_t, 2> comms = {rank.communicator(), rank.communicator()};
+    ::setenv("FAKE_THROWS_AT", "3", 1);
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    for (const size_t count : {1, 2, 3, 4}) {
+      EXPECT_EQ(all_reduce(comms[0], count), ncclSuccess);
+      EXPECT_EQ(all_reduce(comms[1], 10 * count), ncclSuccess);
+    }
+    EXPECT_EQ(ncclGroupEnd(), ncclInternalError);
+    EXPECT_EQ(by_tutti(), "all_reduce:1 all_reduce:10 all_reduce:20 all_reduce:30 all_reduce:40");
+    EXPECT_EQ(aborts_of_tutti(),
+              "a call of this rank has failed in a group of calls: tutti: the queue of launches is gone");
+    EXPECT_EQ(by_nccl(), "GroupStart GroupEnd");  // which is ended all the same
+    EXPECT_NE(state(comms[0]), ncclSuccess);
+    EXPECT_EQ(state(comms[1]), ncclSuccess);
+  });
+}
+
 TEST(NcclHostile, AGroupThatCannotBeSimulatedGoesOn) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();

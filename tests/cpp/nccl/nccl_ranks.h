@@ -71,6 +71,7 @@ inline void fail_nccl(ncclResult_t error) {
 }
 #ifdef FAKE_PLUGIN
 inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
+inline std::string aborts_of_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take_aborts"); }
 // Whether the thread that the last group formed on blocks signals, and whether a thread forms or ends one now.
 inline bool blocked_signals() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_blocks_signals") == "yes"; }
 inline bool tutti_works() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_works") == "yes"; }
