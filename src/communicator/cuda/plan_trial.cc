@@ -72,6 +72,7 @@ class GpuRanks {
         }
       });
     } catch (const Error& error) {
+      if (refuses(error)) throw;
       result.outcome = {Status::kInternal, -1};
       result.waiting = error.what();
     }
@@ -145,7 +146,7 @@ class GpuRanks {
     for (const Places::Copy& copy : places.copies) device.copy(copy.host, copy.device, copy.bytes);
   }
 
-  // Throws what the first of them has thrown.
+  // Throws the cause_among() what they have thrown.
   void on_ranks(const std::function<void(int)>& body) const {
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size_));
     std::vector<std::thread> threads;
@@ -159,9 +160,7 @@ class GpuRanks {
       }));
     }
     for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& failure : failures) {
-      if (failure) std::rethrow_exception(failure);
-    }
+    if (const std::exception_ptr cause = cause_among(failures)) std::rethrow_exception(cause);
   }
 
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
@@ -172,7 +171,37 @@ class GpuRanks {
   std::vector<Rank> ranks_;
 };
 
+// The less, the nearer it is to what went wrong first.
+int distance_from_cause(const std::exception_ptr& failure) noexcept {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    if (refuses(error)) return 0;
+    if (error.kind() == ErrorKind::kAborted) return 3;
+    return error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kTimeout ? 2 : 1;
+  } catch (...) {
+    return 1;
+  }
+}
+
 }  // namespace
+
+bool refuses(const Error& error) noexcept {
+  return error.kind() == ErrorKind::kInvalidArgument || error.kind() == ErrorKind::kUnsupported;
+}
+
+std::exception_ptr cause_among(const std::vector<std::exception_ptr>& failures) noexcept {
+  const std::exception_ptr* cause = nullptr;
+  int nearest = 0;
+  for (const std::exception_ptr& failure : failures) {
+    if (!failure) continue;
+    const int distance = distance_from_cause(failure);
+    if (cause != nullptr && distance >= nearest) continue;
+    cause = &failure;
+    nearest = distance;
+  }
+  return cause != nullptr ? *cause : nullptr;
+}
 
 DeviceFit fit_on_gpu(const std::shared_ptr<const plan::Plan>& plan, int blocks) {
   DeviceFit fit;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,16 @@ def test_a_plan_runs_on_devices(plugin: str, ring: Path) -> None:
     assert text.count("ring.json: right; 3 ranks, on GPUs") == 2
     code, text = tutti_command(plugin, "plan", "run", ring, "--device", "cuda", "--seed", "1")
     assert code == 2 and "no order" in text, text
+
+
+def test_a_size_that_a_plan_does_not_serve_is_not_wrong(plugin: str, ring: Path) -> None:
+    plan = json.loads(ring.read_text())
+    ring.write_text(json.dumps({**plan, "min_message_size": 64 << 10}))
+    code, text = tutti_command(plugin, "plan", "run", ring, "--device", "cuda", "--size", "64KB", "--repeat", "1")
+    assert code == 0, text
+    code, text = tutti_command(plugin, "plan", "run", ring, "--device", "cuda", "--size", "4KB")
+    assert code == 2 and "wrong" not in text, text
+    assert "aborted" not in text, text
 
 
 def test_without_a_gpu_it_does_not(ring: Path, tmp_path: Path) -> None:
