@@ -47,15 +47,22 @@ PlanCompiler::~PlanCompiler() {
   stop();
 }
 
+void PlanCompiler::end() noexcept {
+  if (!forked_child()) stop();
+}
+
 void PlanCompiler::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard lock(joining_);
+    if (thread_.joinable()) thread_.join();
+  }
   const std::lock_guard lock(mutex_);
-  for (const Job& job : jobs_) job.code->fail("the group has ended");
+  for (const Job& job : jobs_) job.code->fail("the group, or the process, has ended");
   jobs_.clear();
 }
 
@@ -63,7 +70,7 @@ std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<Kern
   auto code = std::make_shared<CompiledPlanCode>();
   const std::lock_guard lock(mutex_);
   if (stop_) {
-    code->fail("the process ends");
+    code->fail("the group, or the process, has ended");
     return code;
   }
   if (!unusable_.empty()) {

@@ -1,9 +1,9 @@
 // Compiles plans beside the calls that want them: on a thread of its own, one after another. What is on disk is not
 // compiled again.
 //
-// Thread rule: request() from any thread; a CompiledPlanCode may be looked at by any thread. The destructor waits for
-// the compilation under way, a matter of seconds, and leaves out the others; so does the end of the process, which
-// takes NVRTC's state away.
+// Thread rule: request() and end() from any thread; a CompiledPlanCode may be looked at by any thread. end(), and the
+// destructor, wait for the compilation under way, a matter of seconds, and leave out the others; so does the end of the
+// process, which takes NVRTC's state away.
 #pragma once
 
 #include <atomic>
@@ -66,8 +66,10 @@ class PlanCompiler {
   PlanCompiler& operator=(const PlanCompiler&) = delete;
 
   // `source` is called on the compiler's thread. What it throws is the request's failure. Throws Exhausted if no thread
-  // can be started. A request at the end of the process fails.
+  // can be started. A request behind end(), or at the end of the process, fails.
   std::shared_ptr<const CompiledPlanCode> request(std::function<KernelText()> source);
+  // What has not been begun fails.
+  void end() noexcept;
   // Waits for it on this thread.
   static void wait(const CompiledPlanCode& code) noexcept;
 
@@ -88,12 +90,13 @@ class PlanCompiler {
   const KernelStore store_;
   const std::string architecture_, nvrtc_path_;
   std::optional<Nvrtc> nvrtc_;  // set before the thread starts, const then
+  std::mutex joining_;          // held while the thread is joined: by one that ends, or by exit(); before mutex_
   std::mutex mutex_;            // guards what follows
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stop_ = false;
   std::string unusable_;  // why no thread could be started with a compiler
-  std::thread thread_;    // from the first request on, until it is stopped
+  std::thread thread_;    // from the first request on, until it is stopped, and then also guarded by joining_
 };
 
 }  // namespace tutti

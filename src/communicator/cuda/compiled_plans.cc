@@ -121,6 +121,13 @@ void CompiledPlans::load(Item& item) const {
   item.kernel = {function, item.code->workers(), item.code->cluster()};
 }
 
+void CompiledPlans::end_compiling() noexcept {
+  compiler_.end();
+  std::erase_if(items_, [](const auto& entry) { return entry.second.kernel.function == nullptr; });
+  QuietDevice::of_process().count(-open_);
+  open_ = 0;
+}
+
 void CompiledPlans::unload() noexcept {
   items_.clear();
   QuietDevice::of_process().count(-open_);

@@ -57,6 +57,8 @@ class CompiledPlans {
   const Kernel* find(const std::shared_ptr<const executor::DevicePlan>& plan, const executor::EmitRequest& request);
   // Loads what is compiled. The device is quiet, and current.
   void load() noexcept;
+  // What is not loaded never is: graphs replay what is. Waits for the compilation under way.
+  void end_compiling() noexcept;
   // Before what it was loaded on is gone.
   void unload() noexcept;
 

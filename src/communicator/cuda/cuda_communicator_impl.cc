@@ -127,14 +127,21 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
     const std::lock_guard lock(life_->mutex);
     life_->over = true;
   }
+  // Of graphs that are gone, since nobody may ask for it later. Under no lock, as where a group is made.
+  const auto release_graphs = [this] { give_back_on(group_->device(), [] { release_retired(); }); };
+  release_graphs();
   finish();  // kernels under way read this rank's memory: their waits are bounded, so this is
   QuietDevice::of_process().remove(&quiet_);
-  // Graphs may keep the plans, but nothing of the program's.
-  if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
+  // Graphs may keep the plans, but nothing of the program's, and no thread that compiles.
+  if (plans_ != nullptr) {
+    static_cast<void>(plans_->table().install({}, nullptr));
+    plans_->compiled_plans().end_compiling();
+  }
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
   shared_board_.reset();
   registrations_.clear();
+  release_graphs();
   give_back_mappings();  // their owners may free it when all have destroyed the communicator
   QuietDevice::of_process().give_back_if_quiet();
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -88,6 +89,47 @@ TEST(PlanCompiler, ItsEndEndsRequests) {
   }
   EXPECT_EQ(codes[0]->state(), CompiledPlanCode::State::kReady) << codes[0]->why();
   for (const auto& code : codes) EXPECT_NE(code->state(), CompiledPlanCode::State::kPending);
+}
+
+struct Pipe {
+  Pipe() {
+    if (::pipe(ends.data()) != 0) std::abort();
+  }
+  ~Pipe() {
+    for (const int end : ends) ::close(end);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  void await() const {
+    char byte = 0;
+    if (::read(ends[0], &byte, 1) != 1) std::abort();
+  }
+  std::string write_end() const { return std::to_string(ends[1]); }
+  std::array<int, 2> ends{};
+};
+
+// While graphs keep what it has compiled, a group that is gone wants no more.
+TEST(PlanCompiler, EndedItFinishesWhatIsUnderWayAndFailsTheRest) {
+  const Pipe begun;
+  PlanCompiler compiler("", "sm_90", SLOW_NVRTC);
+  const auto first = compiler.request([&] { return KernelText{begun.write_end()}; });
+  begun.await();
+  int asked = 0;
+  std::shared_ptr<const CompiledPlanCode> rest[4];
+  for (auto& code : rest) {
+    code = compiler.request([&] {
+      ++asked;
+      return KernelText{};
+    });
+  }
+  compiler.end();
+  EXPECT_EQ(first->state(), CompiledPlanCode::State::kReady) << first->why();
+  const auto behind = compiler.request([] { return KernelText{}; });
+  for (const auto& code : {rest[0], rest[1], rest[2], rest[3], behind}) {
+    ASSERT_EQ(code->state(), CompiledPlanCode::State::kFailed);
+    EXPECT_EQ(code->why(), "the group, or the process, has ended");
+  }
+  EXPECT_EQ(asked, 0);
 }
 
 // NVRTC registers its ends while it compiles, so they are the first that exit() would come to.
