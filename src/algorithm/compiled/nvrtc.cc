@@ -150,7 +150,7 @@ CompiledSource Nvrtc::compile(const std::string& source, const std::string& arch
     names.push_back(name);
     texts.push_back(kStandardText);
   }
-  static const KernelSource nothing;
+  static const KernelSource& nothing = *new KernelSource;  // never destroyed, as in options()
   const KernelSource& more = own != nullptr ? *own : nothing;
   for (const auto& [name, text] : more.headers) {
     names.push_back(name.c_str());

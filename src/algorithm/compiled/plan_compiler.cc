@@ -40,11 +40,10 @@ PlanCompiler::~PlanCompiler() {
     if (thread_.joinable()) thread_.detach();
     return;
   }
-  {
-    const std::lock_guard lock(live().mutex);
-    std::erase(live().all, this);
-  }
   stop();
+  // Only now: exit() on another thread waits for the compilation under way as well.
+  const std::lock_guard lock(live().mutex);
+  std::erase(live().all, this);
 }
 
 void PlanCompiler::end() noexcept {

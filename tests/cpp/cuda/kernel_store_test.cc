@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "algorithm/compiled/embedded.h"
 #include "algorithm/compiled/native_kernel.h"
@@ -104,6 +105,10 @@ struct Pipe {
     char byte = 0;
     if (::read(ends[0], &byte, 1) != 1) std::abort();
   }
+  void wake() const {
+    if (::write(ends[1], "!", 1) != 1) std::abort();
+  }
+  std::string read_end() const { return std::to_string(ends[0]); }
   std::string write_end() const { return std::to_string(ends[1]); }
   std::array<int, 2> ends{};
 };
@@ -142,6 +147,35 @@ TEST(PlanCompiler, ExitWaitsForTheCompilationUnderWay) {
     static_cast<void>(never_destroyed->request([&] { return KernelText{std::to_string(pipe[1]), 0}; }));
     char byte = 0;
     std::exit(::read(pipe[0], &byte, 1) == 1 ? 0 : 1);
+  };
+  EXPECT_EXIT(exits(), testing::ExitedWithCode(0), "");
+}
+
+// What the next test's handlers look at.
+std::shared_ptr<const CompiledPlanCode>* under_way = nullptr;
+const Pipe* goes_on = nullptr;
+
+// exit() comes while another thread is in the compiler's destructor, which waits for the compilation as well.
+TEST(PlanCompiler, ExitWaitsForTheCompilationThatItsEndWaitsFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto exits = [] {
+    // Behind what waits, since it is registered before: the compilation is over, or the process ends with 67.
+    std::atexit([] {
+      if ((*under_way)->state() != CompiledPlanCode::State::kReady) ::_exit(67);
+    });
+    const auto& begun = *new Pipe;
+    goes_on = new Pipe;
+    auto* const compiler = new PlanCompiler("", "sm_90", SLOW_NVRTC);
+    under_way = new std::shared_ptr<const CompiledPlanCode>(
+        compiler->request([&] { return KernelText{begun.write_end() + " " + goes_on->read_end()}; }));
+    begun.await();
+    std::thread([=] { delete compiler; }).detach();
+    // In its destructor it takes no more, and stays there until the compilation goes on.
+    while (compiler->request([] { return KernelText{}; })->state() != CompiledPlanCode::State::kFailed) {
+      std::this_thread::yield();
+    }
+    std::atexit([] { goes_on->wake(); });  // the first that exit() comes to
+    std::exit(0);
   };
   EXPECT_EXIT(exits(), testing::ExitedWithCode(0), "");
 }

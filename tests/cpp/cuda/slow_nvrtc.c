@@ -1,6 +1,7 @@
 /* A stand-in for NVRTC whose compilations take a while, and which ends the process with 66 if what it has registered
  * for the process's end comes while one is under way. As the real one it registers more the first time that it compiles.
- * Where the source is a number, it writes a byte to that descriptor then.
+ * Where the source is a number, it writes a byte to that descriptor as it begins. Where another number follows, it
+ * waits for a byte of that descriptor before the while.
  *
  * C, and without the options of the build, so that what it registers is what it says. */
 #include <stddef.h>
@@ -8,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int begun, ended, descriptor;
+static volatile int begun, ended, descriptor, awaited;
 
 static void end(void) {
   if (begun != ended) _exit(66);
@@ -22,7 +23,9 @@ int nvrtcVersion(int* major, int* minor) {
 int nvrtcCreateProgram(void** program, const char* source, const char* name, int headers, const char* const* texts,
                        const char* const* names) {
   (void)name, (void)headers, (void)texts, (void)names;
-  descriptor = atoi(source);
+  char* rest = NULL;
+  descriptor = (int)strtol(source, &rest, 10);
+  awaited = (int)strtol(rest, NULL, 10);
   *program = (void*)&begun;
   return 0;
 }
@@ -30,7 +33,9 @@ int nvrtcCompileProgram(void* program, int options, const char* const* list) {
   const struct timespec a_while = {0, 300 * 1000 * 1000};
   (void)program, (void)options, (void)list;
   if (begun++ == 0) atexit(end);
+  char byte = 0;
   if (descriptor > 0 && write(descriptor, "!", 1) != 1) return 1;
+  if (awaited > 0 && read(awaited, &byte, 1) != 1) return 1;
   nanosleep(&a_while, NULL);
   ++ended;
   return 0;
