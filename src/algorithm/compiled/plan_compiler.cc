@@ -84,7 +84,12 @@ std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<Kern
       code->fail(error.what());
       return code;
     }
-    thread_ = start_thread("compiled plans", [this] { work(); });
+    try {
+      thread_ = start_thread("compiled plans", [this] { work(); });
+    } catch (const Error& error) {
+      unusable_ = error.what();  // not for each call to try anew, and to look for NVRTC
+      throw;
+    }
   }
   jobs_.push_back({std::move(source), code});
   changed_.notify_all();

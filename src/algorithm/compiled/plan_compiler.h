@@ -66,7 +66,7 @@ class PlanCompiler {
   PlanCompiler& operator=(const PlanCompiler&) = delete;
 
   // `source` is called on the compiler's thread. What it throws is the request's failure. Throws Exhausted if no thread
-  // can be started. A request behind end(), or at the end of the process, fails.
+  // can be started; what is requested after that fails. So does a request behind end(), or at the end of the process.
   std::shared_ptr<const CompiledPlanCode> request(std::function<KernelText()> source);
   // What has not been begun fails.
   void end() noexcept;

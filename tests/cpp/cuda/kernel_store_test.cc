@@ -17,6 +17,7 @@
 #include "algorithm/compiled/plan_source.h"
 #include "executor/executor_plans.h"
 #include "plan/writer.h"
+#include "support/no_threads.h"
 #include "support/temporary_folder.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
@@ -135,6 +136,18 @@ TEST(PlanCompiler, EndedItFinishesWhatIsUnderWayAndFailsTheRest) {
     EXPECT_EQ(code->why(), "the group, or the process, has ended");
   }
   EXPECT_EQ(asked, 0);
+}
+
+TEST(PlanCompiler, WithoutAThreadItIsGivenUpAtOnce) {
+  PlanCompiler compiler("", "sm_90", SLOW_NVRTC);
+  {
+    const test::NoThreads none;
+    EXPECT_THROW(static_cast<void>(compiler.request([] { return KernelText{}; })), Error);
+  }
+  // Whatever has become possible: the next calls do not try it anew, nor complain.
+  const auto code = compiler.request([] { return KernelText{}; });
+  ASSERT_EQ(code->state(), CompiledPlanCode::State::kFailed);
+  EXPECT_NE(code->why().find("compiled plans"), std::string::npos) << code->why();
 }
 
 // NVRTC registers its ends while it compiles, so they are the first that exit() would come to.
