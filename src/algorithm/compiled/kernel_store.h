@@ -1,8 +1,8 @@
 // Compiled plans that outlive the process, in a folder of the user's (TUTTI_CACHE_DIR).
 //
 // An entry is found by the SHA-256 of all that it was made of: source, headers, options, architecture and the
-// compiler's version. It carries a checksum; one that is cut off or altered counts for nothing and is written anew. Who
-// may write there is believed, as with verdicts (plan/verdict_store.h).
+// compiler (Nvrtc::identity()). It carries a checksum; one that is cut off or altered counts for nothing and is written
+// anew. Who may write there is believed, as with verdicts (plan/verdict_store.h).
 //
 // Thread rule: const members may be called from any thread, and from any number of processes at once.
 #pragma once

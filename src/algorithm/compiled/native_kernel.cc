@@ -61,7 +61,7 @@ std::string compile_native(const KernelAlgorithm& kernel, const std::string& arc
   for (const auto& [name, content] : kernel.source->headers) all.text(name).text(content);
   for (const std::string& option : kernel.source->options) all.text(option);
   const KernelStore store(cache_folder);
-  const std::string key = KernelStore::key(all.str(), architecture, compiler.version());
+  const std::string key = KernelStore::key(all.str(), architecture, compiler.identity());
   if (std::optional<std::string> kept = store.find(key)) return *std::move(kept);
   std::string cubin = compiler.compile(text, architecture, kernel.source.get()).cubin;
   store.keep(key, cubin);

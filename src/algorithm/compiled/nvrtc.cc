@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <memory>
@@ -60,6 +61,17 @@ std::vector<std::string> candidates(const std::string& path) {
     for (const char* name : kNames) list.push_back(folder.empty() ? name : folder + "/" + name);
   }
   return list;
+}
+
+// Updates of one release say the same version and make other code: 12.8.61 and 12.8.93. So the file itself is told
+// apart, by what an installation changes. One that is gone by now has been replaced: then by its path alone.
+std::string file_identity(void* library) {
+  link_map* map = nullptr;
+  if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return {};
+  struct stat found {};
+  if (::stat(map->l_name, &found) != 0) return map->l_name;
+  return std::to_string(found.st_size) + " bytes of " + std::to_string(found.st_mtim.tv_sec) + "." +
+         std::to_string(found.st_mtim.tv_nsec);
 }
 
 // NVRTC asks the loader for a second library by its name alone: it finds the one that is loaded, also where that lies
@@ -121,6 +133,7 @@ Nvrtc Nvrtc::load(const std::string& path) {
     nvrtc.functions_ = std::move(functions);
     nvrtc.path_ = file;
     nvrtc.version_ = std::to_string(major) + "." + std::to_string(minor);
+    nvrtc.identity_ = nvrtc.version_ + ", " + file_identity(library);
     return nvrtc;
   }
   throw_error(

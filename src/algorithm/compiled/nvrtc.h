@@ -26,6 +26,8 @@ class Nvrtc {
 
   const std::string& path() const noexcept { return path_; }
   const std::string& version() const noexcept { return version_; }  // "13.0"
+  // Also of the library's file: what is kept of one update of a release is not another's.
+  const std::string& identity() const noexcept { return identity_; }
 
   // For `architecture`, such as "sm_90", with the headers of compiled_plan_headers(), and with those and the options of
   // `own`, if it is not null. Throws Unsupported with the compiler's log.
@@ -39,7 +41,7 @@ class Nvrtc {
   Nvrtc() = default;
 
   std::shared_ptr<const Functions> functions_;  // of a library that is not unloaded
-  std::string path_, version_;
+  std::string path_, version_, identity_;
 };
 
 }  // namespace tutti

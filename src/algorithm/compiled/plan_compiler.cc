@@ -132,7 +132,7 @@ void PlanCompiler::compile(const Job& job) {
   const KernelText source = job.source();
   job.code->workers_ = source.workers;
   job.code->cluster_ = source.cluster;
-  const std::string key = KernelStore::key(source.text, architecture_, nvrtc_->version());
+  const std::string key = KernelStore::key(source.text, architecture_, nvrtc_->identity());
   if (std::optional<std::string> kept = store_.find(key)) {
     job.code->cubin_ = std::move(*kept);
     return;

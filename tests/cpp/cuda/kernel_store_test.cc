@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -70,6 +71,28 @@ TEST(KernelStore, WhatIsDamagedCountsForNothing) {
   // An entry under another's name.
   std::filesystem::rename(file, folder.path() + "/kernels/" + KernelStore::key("x", "sm_90", "13.0") + ".cubin");
   EXPECT_FALSE(store.find(KernelStore::key("x", "sm_90", "13.0")));
+}
+
+// Updates of one release say the same version.
+TEST(KernelStore, AnotherFileOfTheCompilerIsAnotherCompiler) {
+  const test::TemporaryFolder folder;
+  const auto time = std::filesystem::last_write_time(SLOW_NVRTC);
+  const auto copy = [&](const std::string& name, const std::string& more, std::chrono::seconds later) {
+    const std::string file = folder.path() + "/" + name;
+    std::filesystem::copy_file(SLOW_NVRTC, file);
+    std::ofstream(file, std::ios::binary | std::ios::app) << more;
+    std::filesystem::last_write_time(file, time + later);
+    return file;
+  };
+  using std::chrono::seconds;
+  const Nvrtc one = Nvrtc::load(copy("one.so", "", seconds(0)));
+  const auto key_of = [](const Nvrtc& nvrtc) { return KernelStore::key("source", "sm_90", nvrtc.identity()); };
+  for (const std::string& other : {copy("longer.so", "x", seconds(0)), copy("later.so", "", seconds(1))}) {
+    const Nvrtc loaded = Nvrtc::load(other);
+    EXPECT_EQ(loaded.version(), one.version());
+    EXPECT_NE(key_of(loaded), key_of(one)) << other;
+  }
+  EXPECT_EQ(key_of(Nvrtc::load(copy("moved.so", "", seconds(0)))), key_of(one));
 }
 
 TEST(PlanCompiler, WithoutACompilerTheRequestFailsAndSaysWhy) {
