@@ -9,6 +9,7 @@
 #include "algorithm/cuda/twin.cuh"
 #include "base/collective_traits.h"
 #include "base/rounding.h"
+#include "communicator/cuda/twin_trial.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/own_memory.h"
 #include "device/cuda/relaxed_capture.h"
@@ -39,14 +40,18 @@ bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) noexcept
 }  // namespace
 
 DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& compile)
-    : rank_(group.world().rank), size_(group.world().size), device_(group.device()), compiled_(compile) {
+    : rank_(group.world().rank),
+      size_(group.world().size),
+      device_(group.device()),
+      logger_(compile.logger),
+      compiled_(compile) {
   const DeviceGuard guard(device_);
   const RelaxedCapture relaxed;
   try {
     // Streams of one priority share queues with those of calls, which may wait for a peer.
     stream_ = make_urgent_stream();
     chunks_.push_back({make_own_memory(device_, kChunkBytes), kChunkBytes});
-    together_ = try_together();
+    together_ = twins_meet([this] { return try_together(); });
     count_clusters(group);
   } catch (...) {
     release();
@@ -54,8 +59,7 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
   }
 }
 
-// A miss by a GPU that is busy does no harm: then blocks are launched one by one.
-bool DevicePlans::try_together() {
+Twins DevicePlans::try_together() {
   constexpr std::uint64_t kLimitNs = 20'000'000;
   std::uint64_t words[4] = {};
   auto* const memory = reinterpret_cast<std::uint64_t*>(chunks_.front().memory.get());  // records come later
@@ -75,12 +79,12 @@ bool DevicePlans::try_together() {
   }
   static_cast<void>(cudaStreamDestroy(other));
   if (error != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());  // the GPU has no such launches
-    return false;
+    static_cast<void>(cudaGetLastError());
+    return Twins::kRefused;
   }
   check_cuda(cudaMemcpyAsync(words, memory, sizeof words, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
   check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  return words[2] != 0 && words[3] != 0;
+  return words[2] != 0 && words[3] != 0 ? Twins::kMet : Twins::kMissed;
 }
 
 // They come whole or not at all, so they are for kernels that do. Kernels of ranks that share a GPU would have to find
@@ -125,6 +129,19 @@ std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>&
   return total;
 }
 
+// Once: what is missed is missed for all plans.
+void DevicePlans::warn_of_blocks(const std::vector<std::unique_ptr<TablePlan>>& plans) {
+  for (const auto& plan : plans) {
+    if (together_ || warned_ || plan->device == nullptr || plan->device->blocks() == 1) continue;
+    warned_ = true;
+    logger_.warning(
+        "plan:" + plan->name +
+        " has several thread blocks, which come to this GPU one by one: beside other plans they may wait "
+        "for blocks that find no room there. Kernels that come whole have not met when it was tried, perhaps "
+        "because the GPU was busy");
+  }
+}
+
 void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory) {
   const DeviceGuard guard(device_);
   const RelaxedCapture relaxed;
@@ -139,6 +156,7 @@ void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared
     upload(place.state.get(), image.data(), image.size());
     offset += memory_of(*plan);
   }
+  warn_of_blocks(plans);
   placed_.merge(fresh);
   table_.add(std::move(plans));
 }

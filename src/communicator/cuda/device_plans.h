@@ -22,6 +22,7 @@
 #include "communicator/cuda/compiled_plans.h"
 #include "communicator/cuda/plan_table.h"
 #include "communicator/cuda/registrations.h"
+#include "communicator/cuda/twin_trial.h"
 #include "executor/cuda/compiled_args.h"
 #include "executor/cuda/device_plan.h"
 
@@ -67,7 +68,7 @@ class DevicePlans {
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
   // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
   // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,
-  // as those of ranks that share a GPU must, and those of several communicators. So it is tried.
+  // as those of ranks that share a GPU must, and those of several communicators. So it is tried (twin_trial.h).
   bool together() const noexcept { return together_; }
   // "plan:NAME+compiled": of calls that ran so.
   const std::string& compiled_name(const TablePlan& plan) const { return placed_.at(&plan).compiled_name; }
@@ -103,7 +104,8 @@ class DevicePlans {
   static void place_user(const PlannedCall& planned, std::size_t begin, const executor::DeviceVariant& variant,
                          std::byte* (&user)[2 * executor::kUserBlocks]);
   executor::PeerBuffers peers_of(const PlannedCall& planned, std::size_t begin) const;
-  bool try_together();
+  Twins try_together();
+  void warn_of_blocks(const std::vector<std::unique_ptr<TablePlan>>& plans);
   void count_clusters(const GpuGroup& group);
   // The largest cluster of which the GPU has room for so many.
   int most_cluster(int blocks) const noexcept;
@@ -113,6 +115,7 @@ class DevicePlans {
   void release() noexcept;
 
   const int rank_, size_, device_;
+  const Logger logger_;
   PlanTable table_;
   std::map<const TablePlan*, Placed> placed_;
   cudaStream_t stream_ = nullptr;
@@ -126,6 +129,7 @@ class DevicePlans {
   std::map<Key, Uploaded> uploaded_;
   bool captured_ = false;
   bool together_ = false;
+  bool warned_ = false;   // that it is not
   int clusters_[4] = {};  // of 1 << index blocks, how many run at once; none where ranks share a GPU
   CompiledPlans compiled_;
 };
