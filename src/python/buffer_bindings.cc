@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/cpu/arena.h"
+#include "python/call_ends.h"
 #include "tutti/cuda/memory.h"
 #include "tutti/device_communicator.h"
 #include "tutti/error.h"
@@ -162,9 +163,10 @@ std::optional<HostArray> host_array(nb::handle object) {
     }
     return HostArray{reinterpret_cast<std::uintptr_t>(array.data()), array.nbytes(), contiguous, writeable};
   };
-  if (nb::ndarray<nb::device::cpu> array; nb::try_cast(object, array, false)) return found(array, true);
+  const nb::object readable = with_strides(object);
+  if (nb::ndarray<nb::device::cpu> array; nb::try_cast(readable, array, false)) return found(array, true);
   PyErr_Clear();  // of what was tried
-  if (nb::ndarray<nb::ro, nb::device::cpu> array; nb::try_cast(object, array, false)) return found(array, false);
+  if (nb::ndarray<nb::ro, nb::device::cpu> array; nb::try_cast(readable, array, false)) return found(array, false);
   PyErr_Clear();
   return std::nullopt;
 }

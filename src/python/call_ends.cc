@@ -1,5 +1,7 @@
 #include "python/call_ends.h"
 
+#include <cstring>
+
 #include "base/collective_traits.h"
 
 namespace nb = nanobind;
@@ -26,6 +28,24 @@ DataType dtype_of(const nb::dlpack::dtype& type) {
   }
   throw_error(ErrorKind::kUnsupported, "this element type (DLPack code " + std::to_string(type.code) + ", " +
                                            std::to_string(type.bits) + " bits) is not supported");
+}
+
+nb::object with_strides(nb::handle object) {
+  // NumPy's arrays, which say them, without being asked: small calls are made often.
+  if (std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0 || PyObject_CheckBuffer(object.ptr()) == 0) {
+    return nb::borrow(object);
+  }
+  Py_buffer view;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) {
+    PyErr_Clear();  // whoever reads it finds the same, and says so
+    return nb::borrow(object);
+  }
+  const bool says_strides = view.ndim == 0 || view.strides != nullptr;
+  PyBuffer_Release(&view);
+  if (says_strides) return nb::borrow(object);
+  auto whole = nb::steal<nb::object>(PyMemoryView_FromObject(object.ptr()));
+  if (!whole.is_valid()) nb::raise_python_error();
+  return whole;
 }
 
 namespace {

@@ -35,6 +35,10 @@ CallEnd end_of(const Array& array, const char* which, const char* instead) {
   return {const_cast<void*>(static_cast<const void*>(array.data())), array.size(), dtype_of(array.dtype())};
 }
 
+// `object`, or a view of the same memory for nanobind to read: it takes for granted that a buffer says its strides,
+// which ctypes' arrays do not. With the GIL.
+nanobind::object with_strides(nanobind::handle object);
+
 // A collective of `size` ranks. An end that this rank does not need may be absent. Throws Error(kInvalidArgument).
 Call make_call(Collective collective, int size, const std::optional<CallEnd>& input,
                const std::optional<CallEnd>& output, ReduceOp op, int root);

@@ -145,10 +145,11 @@ bool misleads(nb::handle object, bool written) {
 std::optional<Array> array_of(nb::handle object, const char* which, bool written) {
   if (object.is_none()) return std::nullopt;
   if (!misleads(object, written)) {
+    const nb::object readable = with_strides(object);
     if (written) {
-      if (WrittenArray array; nb::try_cast(object, array, false)) return Array(array);
+      if (WrittenArray array; nb::try_cast(readable, array, false)) return Array(array);
     } else {
-      if (Array array; nb::try_cast(object, array, false)) return array;
+      if (Array array; nb::try_cast(readable, array, false)) return array;
     }
   }
   PyErr_Clear();  // of what was tried

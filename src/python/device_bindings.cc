@@ -49,6 +49,7 @@ DeviceArray from_capsule(nb::object capsule, const std::string& which, bool writ
   const auto taken = [&](const auto& array) -> DeviceArray {
     return {end_of(array, which.c_str(), "its .contiguous()"), array.device_id(), nb::ndarray<>(array), {}};
   };
+  capsule = with_strides(capsule);  // should it be none
   if (written) {
     if (nb::ndarray<nb::device::cuda> array; nb::try_cast(capsule, array, false)) return taken(array);
   } else {

@@ -68,6 +68,10 @@ def test_what_is_no_array_or_must_not_be_written() -> None:
     launch(2, "unusable", "closed")
 
 
+def test_arrays_of_ctypes() -> None:
+    launch(2, "of_ctypes")
+
+
 def test_settings_that_may_differ() -> None:
     """All at once on one rank, and small enough to matter."""
     odd = {

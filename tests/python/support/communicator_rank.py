@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import numpy as np
@@ -155,6 +157,31 @@ def unusable(comm: tutti.Communicator) -> None:
         check(comm.all_reduce(np.full(3, me), op=op), np.full(3, n - 1))
     check(comm.all_reduce(np.full(3, me + 1), op=np.minimum), np.ones(3))
     check(comm.all_reduce(np.full(3, 2), op=np.multiply), np.full(3, 2**n))
+
+
+def of_ctypes(comm: tutti.Communicator) -> None:
+    """Arrays of ctypes, whose buffers say no strides: as inputs, outputs and messages, of one dimension and of two."""
+    n, me = comm.size, comm.rank
+    right, left = (me + 1) % n, (me - 1) % n
+    table = ctypes.c_int32 * 3 * 2
+    for array, other in (
+        ((ctypes.c_double * 3)(1, 2, 3), RawArray("d", 3)),
+        (table((1, 2, 3), (4, 5, 6)), table()),
+        ((ctypes.c_uint8 * 3)(1, 2, 3), (ctypes.c_uint8 * 3)()),
+    ):
+        given = np.array(array)
+        check(comm.all_reduce(array, other), n * given)
+        check(other, n * given)
+        check(array, given)
+        check(comm.broadcast(other if me else array), given)
+        comm.send(array, right)
+        assert comm.recv(other, left) == left
+        check(other, given)
+        check(comm.all_reduce(array), n * given)
+        check(comm.all_gather(array, np.empty((n, *given.shape), given.dtype)), np.stack([n * given] * n))
+    pairs = type("Pair", (ctypes.Structure,), {"_fields_": [("x", ctypes.c_double), ("y", ctypes.c_double)]}) * 3
+    refused(lambda: comm.send(pairs(), right), "the message (Pair_Array_3) cannot be read", "numpy.array")
+    refused(lambda: comm.recv(ctypes.c_char_p(b"text"), left), "the message (c_char_p)")
 
 
 def refused(call: Callable[[], Any], *words: str) -> None:
