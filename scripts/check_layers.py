@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["communicator"] = set(ALLOWED)
 ALLOWED["tools"] = set(ALLOWED)
 # Of Python alone: for the faces that it loads.
-ALLOWED["interpreter"] = set()
+ALLOWED["interpreter"] = {"base"}
 # Tensors, for the faces of torch.
 ALLOWED["aten"] = set(ALLOWED) - {"tools"}
 OF_TORCH = {"aten", "torch", "torchcomms"}
@@ -50,7 +50,7 @@ FOREIGN = {
     "c10/": OF_TORCH,
     "pybind11/": OF_TORCH,
     "Python.h": {*OF_TORCH, "python", "interpreter"},
-    "interpreter/": {*OF_TORCH, "python"},
+    "interpreter/": {*OF_TORCH, "python", "interpreter"},
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }

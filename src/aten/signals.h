@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/interruption.h"
+#include "interpreter/left_behind.h"
 #include "interpreter/signals.h"
 #include "tutti/communicator.h"
 
@@ -18,18 +19,25 @@ namespace tutti::face {
 // For Interruption. Takes the GIL.
 inline constexpr auto run_python_handlers = &raised_by_handlers<pybind11::error_already_set>;
 
-// `call()`, with Python's handlers run while it waits. What a handler raises aborts `group`, and is thrown as Python's
-// own exception.
+// `call()`, with Python's handlers run while it waits. What a handler raises is given to `abort`, and is thrown as
+// Python's own exception. PyTorch's binding takes Python's lock when this has returned: where the interpreter has ended
+// meanwhile, it does not.
+template <class Call>
+decltype(auto) interruptible_by(Interruption::Abort abort, Call&& call) {
+  const StaysBehind stays;
+  return tutti::interruptible(run_python_handlers, std::move(abort), std::forward<Call>(call));
+}
+
+// The same: what a handler raises aborts `group`.
 template <class Call>
 decltype(auto) interruptible(Group& group, Call&& call) {
-  return tutti::interruptible(
-      run_python_handlers, [&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));
+  return interruptible_by([&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));
 }
 
 // The same before there is a group: the wait gives up by itself.
 template <class Call>
 decltype(auto) interruptible(Call&& call) {
-  return tutti::interruptible(run_python_handlers, {}, std::forward<Call>(call));
+  return interruptible_by({}, std::forward<Call>(call));
 }
 
 // Within either: looks at what a GPU does until it is `over()`. False once `deadline` has come.

@@ -6,6 +6,8 @@
 #include <exception>
 #include <string>
 
+#include "interpreter/left_behind.h"
+
 namespace tutti {
 
 // For Interruption (base/interruption.h): runs the handlers of the signals that have come. What one of them has raised,
@@ -15,7 +17,7 @@ template <class Raised>
 std::exception_ptr raised_by_handlers(std::string& name) noexcept {
   if (Py_IsInitialized() == 0) return nullptr;
   std::exception_ptr raised;
-  const PyGILState_STATE state = PyGILState_Ensure();
+  const PyGILState_STATE state = ensure_python();
   // Who waits with an error set, such as a destructor, must not lose it.
   if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() != 0) {
     const std::string path = PyExceptionClass_Name(PyErr_Occurred());  // of a module's, some with its name

@@ -1,7 +1,7 @@
 // Python's global lock, for faces that Python has loaded: let go of while a thread waits for others that may want it.
 //
 // Thread rule: any thread, whether it holds the lock or not, also before the interpreter is there and when it has
-// ended.
+// ended: a thread that has let go of the lock and finds the interpreter ended stays behind (left_behind.h).
 #pragma once
 
 #include <Python.h>
@@ -9,12 +9,13 @@
 #include <memory>
 #include <utility>
 
+#include "interpreter/left_behind.h"
+
 namespace tutti {
 
-// Whether this thread holds the lock. PyGILState_Check() says yes to everybody once there are subinterpreters; threads
-// of those are taken for such as do not hold it.
-inline bool holds_python() noexcept {
-  if (Py_IsInitialized() == 0) return false;
+// Whether this thread holds the lock, also while it ends the interpreter. PyGILState_Check() says yes to everybody once
+// there are subinterpreters; threads of those are taken for such as do not hold it.
+inline bool is_lock_holder() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   const PyThreadState* const holder = PyThreadState_GetUnchecked();
 #else
@@ -23,11 +24,16 @@ inline bool holds_python() noexcept {
   return holder != nullptr && holder == PyGILState_GetThisThreadState();
 }
 
+// Whether this thread holds the lock of an interpreter that others may still use.
+inline bool holds_python() noexcept { return Py_IsInitialized() != 0 && is_lock_holder(); }
+
 class WithoutPython {
  public:
   WithoutPython() noexcept : held_(holds_python() ? PyEval_SaveThread() : nullptr) {}
   ~WithoutPython() {
-    if (held_ != nullptr) PyEval_RestoreThread(held_);
+    if (held_ == nullptr) return;
+    if (Py_IsInitialized() == 0) stay_behind();
+    restore_python(held_);
   }
   WithoutPython(const WithoutPython&) = delete;
   WithoutPython& operator=(const WithoutPython&) = delete;

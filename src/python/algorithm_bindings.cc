@@ -18,6 +18,8 @@
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "base/names.h"
+#include "interpreter/with_python.h"
+#include "interpreter/without_python.h"
 #include "python/device_bindings.h"
 #include "python/signals.h"
 #include "tutti/communicator.h"
@@ -124,14 +126,7 @@ void run_by(Communicator& comm, const Handle& algorithm, AddressAndBytes input, 
 class PythonFunction {
  public:
   explicit PythonFunction(nb::object function) : function_(std::move(function)) {}
-  ~PythonFunction() {
-    if (!nb::is_alive()) {  // the interpreter has ended, and the function with it
-      static_cast<void>(function_.release());
-      return;
-    }
-    const nb::gil_scoped_acquire held;
-    function_.reset();
-  }
+  ~PythonFunction() { let_go_with_python(function_.release().ptr()); }
   PythonFunction(const PythonFunction&) = delete;
   PythonFunction& operator=(const PythonFunction&) = delete;
 
@@ -145,7 +140,7 @@ class PythonSelector : public PythonFunction {
   using PythonFunction::PythonFunction;
 
   UserAlgorithmPtr operator()(const AlgorithmRequest& r) const {
-    const nb::gil_scoped_acquire held;
+    const WithPython held;
     try {
       const nb::object answer =
           function_(std::string(to_string(r.collective)), std::string(to_string(r.dtype)), std::string(to_string(r.op)),
@@ -188,8 +183,8 @@ class PythonGiver : public PythonFunction {
   using PythonFunction::PythonFunction;
 
   AlgorithmSet operator()(int ranks) const {
-    if (!nb::is_alive()) return {};
-    const nb::gil_scoped_acquire held;
+    if (python_has_ended()) return {};
+    const WithPython held;
     try {
       auto [algorithms, selector] = nb::cast<std::pair<std::vector<Handle>, nb::object>>(function_(ranks));
       return algorithm_set(algorithms, std::move(selector));
@@ -228,7 +223,7 @@ void bind_algorithms(nb::module_& m) {
       "plan_algorithm",
       [](const std::string& text, const std::string& place, int ranks, int ranks_per_host) {
         AlgorithmLimits limits = limits_of(0, ~std::uint64_t{0}, ranks, ranks_per_host);
-        const nb::gil_scoped_release released;
+        const WithoutPython released;
         return bound(plan_algorithm(text, place, limits, cache_folder(config_from_environment())));
       },
       "text"_a, "place"_a, "ranks"_a = 0, "ranks_per_host"_a = 0);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/cpu/arena.h"
+#include "interpreter/without_python.h"
 #include "python/call_ends.h"
 #include "tutti/cuda/memory.h"
 #include "tutti/device_communicator.h"
@@ -63,7 +64,7 @@ class DeviceBuffer {
         device_(device >= 0 ? device : device_of("cuda", memory_.get()).value_or(0)) {}
   ~DeviceBuffer() {
     // It waits for the device, where a kernel may wait for one that another thread of Python's has yet to launch.
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     memory_.reset();
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
@@ -77,7 +78,7 @@ class DeviceBuffer {
   // From memory of the host or of a GPU.
   void copy(std::uintptr_t address, std::size_t bytes) {
     if (bytes > bytes_) throw_error(ErrorKind::kInvalidArgument, "more bytes than the buffer has");
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     copy_cuda_memory(memory_.get(), reinterpret_cast<const void*>(address), bytes);
   }
 
@@ -199,7 +200,7 @@ void bind_buffers(nb::module_& m) {
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.data(), {bytes}, self);
       });
   bind_buffer<DeviceBuffer>(m, "DeviceBuffer")
-      .def(nb::init<std::size_t, int>(), "bytes"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<std::size_t, int>(), "bytes"_a, "device"_a, nb::call_guard<WithoutPython>())
       .def("copy", &DeviceBuffer::copy, "address"_a, "bytes"_a);
 }
 

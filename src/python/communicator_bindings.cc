@@ -25,6 +25,8 @@
 #include "bootstrap/look.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/tcp_store.h"
+#include "interpreter/with_python.h"
+#include "interpreter/without_python.h"
 #include "python/call_ends.h"
 #include "python/device_bindings.h"
 #include "python/signals.h"
@@ -46,16 +48,13 @@ using Milliseconds = std::chrono::milliseconds;
 class PythonStore final : public Store {
  public:
   explicit PythonStore(nb::object store) : store_(std::move(store)) {}
-  ~PythonStore() override {
-    const nb::gil_scoped_acquire held;
-    store_.reset();
-  }
+  ~PythonStore() override { let_go_with_python(store_.release().ptr()); }
   void set(std::string_view key, std::string_view value) override {
-    const nb::gil_scoped_acquire held;
+    const WithPython held;
     store_.attr("set")(text(key), nb::bytes(value.data(), value.size()));
   }
   std::string get(std::string_view key, Milliseconds timeout) override {
-    const nb::gil_scoped_acquire held;
+    const WithPython held;
     // PyTorch's clients say of each wait that times out that something may be wrong, and let no signal's handler run.
     if (!nb::hasattr(store_, "check")) {
       wait(key, timeout);
@@ -69,15 +68,15 @@ class PythonStore final : public Store {
     return {bytes.c_str(), bytes.size()};
   }
   std::int64_t add(std::string_view key, std::int64_t amount) override {
-    const nb::gil_scoped_acquire held;
+    const WithPython held;
     const nb::object sum = store_.attr("add")(text(key), amount);
     std::int64_t number = 0;
     if (!nb::try_cast(sum, number)) throw_wrong("add", key, "an int", sum);
     return number;
   }
   void erase(std::string_view key) noexcept override {
-    const nb::gil_scoped_acquire held;
     try {
+      const WithPython held;
       store_.attr("delete_key")(text(key));
     } catch (const std::exception&) {
       return;  // a store need not forget
@@ -114,9 +113,9 @@ class PythonStore final : public Store {
   bool await(std::string_view key, Milliseconds timeout) {
     nb::list keys;
     keys.append(text(key));
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     const auto there = [&] {
-      const nb::gil_scoped_acquire held;
+      const WithPython held;
       const int yes = PyObject_IsTrue(store_.attr("check")(keys).ptr());
       if (yes < 0) nb::raise_python_error();
       return yes == 1;
@@ -249,7 +248,7 @@ std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int
 void tell_cannot_join(nb::object store, const char* name, int rank, const char* why) {
   std::shared_ptr<Store> place;
   if (!nb::try_cast(store, place)) place = python_store(std::move(store));
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   give_reason(*place, name, rank, why);
 }
 

@@ -9,6 +9,7 @@
 #include "algorithm/compiled/plan_source.h"
 #include "algorithm/plan/verdict_store.h"
 #include "base/names.h"
+#include "interpreter/without_python.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
@@ -31,7 +32,7 @@ KernelText emit(const std::string& text, std::int32_t rank, std::size_t bytes, c
     throw_error(ErrorKind::kInvalidArgument,
                 "most_cluster=" + std::to_string(most_cluster) + ": a cluster has at least one block");
   request.most_cluster = most_cluster;
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   return emit_plan(text, request, cache_folder(config_from_environment()));
 }
 
@@ -52,7 +53,7 @@ nb::dict compile_source(const std::string& source, const std::string& architectu
   CompiledSource made;
   std::string version;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     const Nvrtc loaded = load(nvrtc);
     version = loaded.version();
     made = loaded.compile(source, architecture);

@@ -16,6 +16,7 @@
 
 #include "base/names.h"
 #include "communicator/metrics_dict.h"
+#include "interpreter/without_python.h"
 #include "python/algorithm_bindings.h"
 #include "python/call_ends.h"
 #include "python/communicator_bindings.h"
@@ -121,7 +122,7 @@ std::shared_ptr<DeviceCommunicator> create_device(Communicator& communicator) {
   DeviceCommunicator* const devices = made.get();
   // Their end waits for kernels and for threads, which may wait for Python's.
   return {devices, [made](DeviceCommunicator*) mutable {
-            const nb::gil_scoped_release released;
+            const WithoutPython released;
             made.reset();
           }};
 }
@@ -186,7 +187,7 @@ void bind_devices(nb::module_& m) {
           [](const DeviceCommunicator& d, const Communicator& host) {
             Metrics metrics;
             {
-              const nb::gil_scoped_release released;  // a GPU is asked
+              const WithoutPython released;  // a GPU is asked
               metrics = merged_metrics(host, d);
             }
             return to_dict<nb::dict, nb::list>(metrics);
@@ -195,16 +196,16 @@ void bind_devices(nb::module_& m) {
       .def(
           "flight_record",
           [](const DeviceCommunicator& d, const Communicator& host, const std::string& kind) {
-            const nb::gil_scoped_release released;
+            const WithoutPython released;
             return merged_record(host, d, kind);
           },
           "host"_a, "kind"_a)
       .def(
-          "reset_metrics", [](DeviceCommunicator& d) { d.reset_metrics(); }, nb::call_guard<nb::gil_scoped_release>())
+          "reset_metrics", [](DeviceCommunicator& d) { d.reset_metrics(); }, nb::call_guard<WithoutPython>())
       .def(
           "abort", [](DeviceCommunicator& d, const std::string& reason) { d.abort(reason); }, "reason"_a,
-          nb::call_guard<nb::gil_scoped_release>())
-      .def("shutdown", &DeviceCommunicator::shutdown, nb::call_guard<nb::gil_scoped_release>());
+          nb::call_guard<WithoutPython>())
+      .def("shutdown", &DeviceCommunicator::shutdown, nb::call_guard<WithoutPython>());
   m.def("device_communicator", &create_device, "communicator"_a);
   m.def(
       "device_of", [](std::uintptr_t address) { return device_of("cuda", reinterpret_cast<const void*>(address)); },

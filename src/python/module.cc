@@ -20,6 +20,7 @@
 #include "channel/host_segment.h"
 #include "channel/rescued_waits.h"
 #include "device/cpu/kernels.h"
+#include "interpreter/without_python.h"
 #include "python/algorithm_bindings.h"
 #include "python/buffer_bindings.h"
 #include "python/communicator_bindings.h"
@@ -53,7 +54,7 @@ std::string explain_by_name(const std::string& collective, std::size_t bytes, in
   request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
   request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
   request.mapped = mapped;
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   return explain(request, device == "cuda");
 }
 
@@ -114,7 +115,7 @@ void bind_values(nb::module_& m) {
 nb::dict cuda_report_dict() {
   CudaReport report;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     report = cuda_report();
   }
   nb::list devices;
@@ -160,7 +161,7 @@ void bind_probes(nb::module_& m) {
   m.def("probe_arena", &probe_arena, "Makes the arena of mapped tensors.");
   m.def("probe_descriptors", &probe_descriptors, "The limit of open files.");
   m.def("cuda_report", &cuda_report_dict, "What CUDA offers here. Initialises CUDA in this process.");
-  m.def("try_cuda_group", &try_cuda_group, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("try_cuda_group", &try_cuda_group, nb::call_guard<WithoutPython>(),
         "Makes a group over all GPUs, as threads; how its ranks reach each other.");
   m.def("probe_interfaces", &probe_interfaces, "Sends 16 MB through every network interface.");
 }
@@ -173,7 +174,10 @@ NB_MODULE(_core, m) {
   // While its threads may still run Python: a call that ends later would have the end of a tensor or an array wait for
   // an interpreter that is gone, which ends the process.
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
-    const nb::gil_scoped_release released;
+    // What daemon threads hold is no leak either: they have it as long as there is a process.
+    const nb::object threading = nb::module_::import_("sys").attr("modules").attr("get")("threading");
+    if (!threading.is_none() && nb::cast<int>(threading.attr("active_count")()) > 1) nb::set_leak_warnings(false);
+    const WithoutPython released;
     Communicator::finish_all(std::chrono::seconds(2));
   }));
   m.doc() = "The core of Tutti without torch: settings, checks of the machine, explanations.";

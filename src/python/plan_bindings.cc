@@ -13,6 +13,7 @@
 #include "base/names.h"
 #include "communicator/plan_trial.h"
 #include "executor/cpu/trial.h"
+#include "interpreter/without_python.h"
 #include "plan/operations.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
@@ -112,7 +113,7 @@ nb::dict rank_dict(const plan::Rank& rank) {
 nb::dict plan_info(const std::string& text) {
   plan::Plan plan;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     plan = plan::read_plan(text);
   }
   nb::dict out;
@@ -137,7 +138,7 @@ nb::dict plan_info(const std::string& text) {
 }
 
 std::string export_mscclpp(const std::string& text) {
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   return plan::export_mscclpp(plan::read_plan(text));
 }
 
@@ -156,7 +157,7 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
   if (!seed.is_none()) request.options.seed = nb::cast<std::uint64_t>(seed);
   executor::TrialReport report;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     report = device == "cuda" ? try_plan_on_gpus(text, request)
                               : executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
   }
@@ -172,7 +173,7 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
 nb::dict plan_on_gpu(const std::string& text, int blocks) {
   DeviceFit fit;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     fit = fit_on_gpu(std::make_shared<const plan::Plan>(plan::read_plan(text)), blocks);
   }
   nb::dict out;
@@ -191,7 +192,7 @@ nb::dict checked_plan(const std::function<plan::Plan()>& plan_of, bool strict) {
   plan::Verdict verdict;
   std::string repaired_text;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     const plan::Plan plan = plan_of();
     verdict = strict ? plan::verify_strictly(plan) : plan::verify(plan);
     if (!verdict.repairs.empty()) repaired_text = plan::write_plan(plan::repaired(plan, verdict.repairs));

@@ -7,6 +7,7 @@
 
 #include "base/interruption.h"
 #include "interpreter/signals.h"
+#include "interpreter/without_python.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
@@ -15,7 +16,7 @@ namespace tutti {
 // thrown as Python's own exception.
 template <class Call>
 decltype(auto) waiting(Group& group, Call&& call) {
-  const nanobind::gil_scoped_release released;
+  const WithoutPython released;
   return interruptible(
       &raised_by_handlers<nanobind::python_error>, [&group](const std::string& reason) { group.abort(reason); },
       std::forward<Call>(call));
@@ -24,7 +25,7 @@ decltype(auto) waiting(Group& group, Call&& call) {
 // The same before there is a group: the wait gives up by itself.
 template <class Call>
 decltype(auto) waiting(Call&& call) {
-  const nanobind::gil_scoped_release released;
+  const WithoutPython released;
   return interruptible(&raised_by_handlers<nanobind::python_error>, {}, std::forward<Call>(call));
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "interpreter/without_python.h"
 #include "plan/operations.h"
 #include "plan/reader.h"
 #include "plan/simulator/steady.h"
@@ -62,7 +63,7 @@ nb::dict simulated_plan(const std::function<Simulated()>& plan_of, const std::st
   plan::Topology topology;
   plan::Simulation run;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     made = plan_of();
     topology = plan::read_topology(topology_text);
     run = std::visit([&](const auto& plan) { return plan::simulate(plan, topology, block_bytes, budget_s); }, made);

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "interpreter/without_python.h"
 #include "plan/generators/generators.h"
 #include "plan/reader.h"
 #include "plan/writer.h"
@@ -28,7 +29,7 @@ namespace {
 
 std::string generate_plan(const std::string& family, std::int32_t ranks, std::int32_t ranks_per_host,
                           std::int32_t pieces, int indent) {
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   const auto made = plan::generate(family, {ranks, ranks_per_host, pieces});
   if (const auto* folded = std::get_if<plan::Template>(&made)) return plan::write_template(*folded, indent);
   return plan::write_plan(std::get<plan::Plan>(made), indent);
@@ -49,7 +50,7 @@ nb::dict simulate_generated(const std::string& family, std::int32_t ranks, const
 
 std::string fold_plan(const std::string& text, const std::optional<std::vector<std::int32_t>>& dims,
                       std::int32_t input_blocks, std::int32_t output_blocks, int indent) {
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   if (!dims && (input_blocks != 1 || output_blocks != 1)) {
     throw_error(ErrorKind::kInvalidArgument,
                 "into how many blocks a buffer is cut says nothing without a numbering of ranks: name it too (dims)");
@@ -61,12 +62,12 @@ std::string fold_plan(const std::string& text, const std::optional<std::vector<s
 }
 
 std::string write_out_plan(const std::string& text, int indent) {
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   return plan::write_plan(plan::read_plan(text), indent);
 }
 
 std::size_t ranks_of_plan(const std::string& text) {
-  const nb::gil_scoped_release released;
+  const WithoutPython released;
   const auto read = plan::read_plan_or_template(text);
   const auto* folded = std::get_if<plan::Template>(&read);
   return folded != nullptr ? static_cast<std::size_t>(folded->symmetry.ranks())

@@ -12,6 +12,7 @@
 #include "algorithm/tuning/tuned.h"
 #include "base/machine.h"
 #include "base/names.h"
+#include "interpreter/without_python.h"
 #include "python/communicator_bindings.h"
 #include "tools/tuning_rank.h"
 #include "tutti/cuda/communicator.h"
@@ -56,7 +57,7 @@ nb::dict measure(TuningRank& rank, const std::string& collective, const std::str
   for (const auto& [algorithm, plan_path] : candidates) list.push_back({algorithm, plan_path});
   TuningResult result;
   {
-    const nb::gil_scoped_release released;
+    const WithoutPython released;
     result = rank.measure(shape, list, seconds);
   }
   nb::dict out, times, refused;
@@ -92,14 +93,14 @@ void bind_tuning(nb::module_& m) {
           "__init__",
           [](TuningRank* self, nb::object store, int rank, int size, const std::string& device) {
             auto shared = python_store(std::move(store));
-            const nb::gil_scoped_release released;
+            const WithoutPython released;
             new (self) TuningRank(std::move(shared), rank, size, device);
           },
           "store"_a, "rank"_a, "size"_a, "device"_a = "cpu")
       .def("crowded", &TuningRank::crowded)
       .def("gpus", &TuningRank::gpus)
       .def("measure", &measure, "collective"_a, "dtype"_a, "bytes"_a, "mapped"_a, "candidates"_a, "seconds"_a)
-      .def("forget_plans", &TuningRank::forget_plans, nb::call_guard<nb::gil_scoped_release>());
+      .def("forget_plans", &TuningRank::forget_plans, nb::call_guard<WithoutPython>());
 }
 
 }  // namespace tutti

@@ -13,6 +13,9 @@
 #include "base/collective_traits.h"
 #include "base/names.h"
 #include "communicator/metrics_dict.h"
+#include "interpreter/left_behind.h"
+#include "interpreter/with_python.h"
+#include "interpreter/without_python.h"
 #include "torch/process_group.h"
 #include "torch/serving.h"
 #include "tutti/config.h"
@@ -23,7 +26,7 @@ namespace py = pybind11;
 namespace tutti::face {
 namespace {
 
-using Release = py::call_guard<py::gil_scoped_release>;
+using Release = py::call_guard<WithoutPython>;
 using Milliseconds = std::chrono::milliseconds;
 
 std::string explain(const ProcessGroupTutti& group, const std::string& name, std::size_t count, at::ScalarType dtype) {
@@ -76,7 +79,7 @@ void bind_inspection(GroupClass& group) {
            [](const ProcessGroupTutti& self) {
              Metrics metrics;
              {
-               const py::gil_scoped_release released;  // a GPU is asked, where there is one
+               const WithoutPython released;  // a GPU is asked, where there is one
                metrics = translated([&] { return self.metrics(); });
              }
              return to_dict<py::dict, py::list>(metrics);
@@ -111,7 +114,7 @@ void bind_life(GroupClass& group) {
               throw py::type_error("set_algorithms takes what tutti._core.algorithm_set returns");
             }
             const AlgorithmSet set = *capsule.get_pointer<AlgorithmSet>();
-            const py::gil_scoped_release released;
+            const WithoutPython released;
             self.set_algorithms(set);
           },
           py::arg("set"))
@@ -157,7 +160,7 @@ void bind_calls(GroupClass& group) {
 // Memory that other processes can map, of the pool that PyTorch's own Python functions keep. Undefined where there is
 // none, whatever the reason: the other ranks wait to hear of it.
 at::Tensor pool_memory(std::int64_t bytes, c10::Device device) {
-  const py::gil_scoped_acquire locked;
+  const WithPython locked;
   try {
     const auto make = py::module_::import("tutti.dist.cuda_memory").attr("pool_memory");
     return make(bytes, static_cast<int>(device.index())).cast<at::Tensor>();
@@ -228,6 +231,11 @@ PYBIND11_MODULE(_torch, module) {
   using namespace tutti::face;
   py::module_::import("torch.distributed");
   module.doc() = "Tutti's torch.distributed backend.";
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    if (py::module_::import("threading").attr("active_count")().cast<int>() == 1) return;
+    const tutti::WithoutPython released;
+    tutti::python_ends();
+  }));
   bind_options(module);
   GroupClass group(module, "ProcessGroupTutti", "A torch.distributed Backend over a tutti communicator.");
   group.def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, const std::string&,

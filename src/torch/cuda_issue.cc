@@ -245,8 +245,7 @@ void ProcessGroupTutti::drain_cuda() {
   const auto abort = [this](const std::string& reason) { abort_because(reason); };
   translated([&] {
     if (made->is_capturing(current.native_handle())) return;  // it runs at no time that could be awaited
-    tutti::interruptible(run_python_handlers, abort,
-                         [&] { devices().synchronize(made->device(), current.native_handle()); });
+    interruptible_by(abort, [&] { devices().synchronize(made->device(), current.native_handle()); });
   });
   if (const auto failure = devices().failure()) throw_as_torch(*failure);
 }

@@ -80,7 +80,7 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
     if (const auto group = group_.lock()) group->abort(reason);
     communicator_->abort(reason);
   };
-  tutti::interruptible(run_python_handlers, abort, [&] {
+  interruptible_by(abort, [&] {
     Deadline deadline = Deadline::after(*limit);
     if (over_in_time([this] { return isCompleted(); }, deadline, "wait")) return;
     throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(limit->count()) +

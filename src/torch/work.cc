@@ -93,7 +93,7 @@ void AsyncWork::wait_for_call(std::chrono::milliseconds timeout) {
   const auto abort = [this](const std::string& reason) {
     if (const auto communicator = communicator_.lock()) communicator->abort(reason);
   };
-  tutti::interruptible(run_python_handlers, abort, [&] { call_->wait(limit); });
+  interruptible_by(abort, [&] { call_->wait(limit); });
 }
 
 bool AsyncWork::wait_staged(std::chrono::milliseconds timeout) {

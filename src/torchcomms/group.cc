@@ -10,6 +10,8 @@
 #include <cerrno>
 
 #include "base/unique_fd.h"
+#include "interpreter/with_python.h"
+#include "interpreter/without_python.h"
 
 namespace py = pybind11;
 
@@ -25,7 +27,7 @@ bool has_descriptor() noexcept {
 // A connection of its own where the store has any: a thread that waits holds one, and what it waits for may be said by
 // another thread that makes a communicator. Called with Python's lock, which it gives back while it connects.
 StorePtr connection(const StorePtr& store) {
-  const py::gil_scoped_release released;
+  const WithoutPython released;
   try {
     if (!has_descriptor()) return store;  // then the forming says so to all
     if (auto clone = store->clone()) return clone;
@@ -38,7 +40,7 @@ StorePtr connection(const StorePtr& store) {
 // Runs `call`, which uses Python. What that raises becomes c10::Error, but for an interruption by the user.
 template <class Call>
 auto through_python(const char* what, Call&& call) {
-  const py::gil_scoped_acquire locked;
+  const WithPython locked;
   std::string reason;
   try {
     return call();

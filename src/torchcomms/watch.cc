@@ -7,6 +7,7 @@
 
 #include "base/registry.h"
 #include "base/thread.h"
+#include "interpreter/with_python.h"
 #include "interpreter/without_python.h"
 
 namespace py = pybind11;
@@ -24,7 +25,7 @@ Watch& Watch::of_process() {
     static_cast<void>(std::atexit([] { of_process().stop(); }));
     if (Py_IsInitialized() != 0) {
       // A thread that asks for the lock of an interpreter which has ended never goes on.
-      const py::gil_scoped_acquire locked;
+      const WithPython locked;
       py::module_::import("atexit").attr("register")(py::cpp_function([made] { made->stop(); }));
     }
     return made;

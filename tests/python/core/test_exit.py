@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from launching import SUPPORT, ended, free_port
 
 RANK = SUPPORT / "exit_rank.py"
+DAEMON = SUPPORT / "daemon_rank.py"
 pytestmark = pytest.mark.tutti_only
 
 
-def ends(way: str, host_of: list[str]) -> list[tuple[int, str, str]]:
-    """Exit code, standard output and errors of each of two ranks."""
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **meet}
+def ends(way: str, host_of: list[str], script: Path = RANK) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and errors of each rank."""
+    size = len(host_of)
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    environment = {**os.environ, **meet, "OMP_NUM_THREADS": "1"}
     return ended(
-        2, lambda rank: [RANK, way], lambda rank: {**environment, "RANK": str(rank), "TUTTI_HOST_ID": host_of[rank]}, 90
+        size,
+        lambda rank: [script, way],
+        lambda rank: {**environment, "RANK": str(rank), "TUTTI_HOST_ID": host_of[rank]},
+        90,
     )
 
 
@@ -42,3 +48,10 @@ def test_what_the_program_raises_is_all_that_is_said() -> None:
         assert errors.rstrip().endswith("RuntimeError: the program's own"), errors
         assert errors.count("Traceback") == 1
         assert "terminate" not in errors
+
+
+@pytest.mark.parametrize("face", ["numpy", "torch", "store"])
+def test_daemon_threads_that_wait_are_no_crash(face: str) -> None:
+    """Each finds some other moment of the end: a peer's, which ends before, or its own interpreter's."""
+    for code, output, errors in ends(face, ["a"] * (2 if face == "torch" else 4), DAEMON):
+        assert (code, output, own(errors)) == (0, "ended\n", ""), errors
