@@ -105,7 +105,7 @@ def give_algorithms(
     """Asked for the algorithms of groups that form under NCCL's name; None: there are none any more."""
 
 class HostArray:
-    """Of whoever has DLPack, in main memory."""
+    """Of whoever has DLPack, in main memory, which lives as long as this does."""
 
     address: Final[int]
     bytes: Final[int]

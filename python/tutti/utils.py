@@ -59,7 +59,7 @@ def pack(*args: Any) -> bytes:
             packed += arg
         else:
             try:
-                packed += struct.pack("P", memory_of(arg, "argument")[0])
+                packed += struct.pack("P", memory_of(arg, "argument").address)
             except TypeError:
                 raise RuntimeError(f"Unsupported type: {type(arg)}") from None
     return packed

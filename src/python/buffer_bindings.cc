@@ -144,12 +144,14 @@ nb::object to_dlpack(nb::handle_t<Buffer> self, const std::string& dtype, std::v
   return nb::cast(array);
 }
 
-// An array of whoever has DLPack, in main memory.
+// An array of whoever has DLPack, in main memory. Keeps what it was exported with: of who makes its memory as it is
+// exported, nobody else does.
 struct HostArray {
   std::uintptr_t address;
   std::size_t bytes;
   bool contiguous;
   bool writeable;
+  nb::ndarray<> held;
 };
 
 // Nothing of what is none. Only the object itself knows whether its memory may be written: NumPy, which is older where
@@ -162,7 +164,8 @@ std::optional<HostArray> host_array(nb::handle object) {
       if (array.shape(d) != 1 && array.size() != 0 && array.stride(d) != step) contiguous = false;
       step *= static_cast<std::int64_t>(array.shape(d));
     }
-    return HostArray{reinterpret_cast<std::uintptr_t>(array.data()), array.nbytes(), contiguous, writeable};
+    return HostArray{reinterpret_cast<std::uintptr_t>(array.data()), array.nbytes(), contiguous, writeable,
+                     nb::ndarray<>(array)};
   };
   const nb::object readable = with_strides(object);
   if (nb::ndarray<nb::device::cpu> array; nb::try_cast(readable, array, false)) return found(array, true);

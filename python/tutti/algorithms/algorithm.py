@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutti import _core
 from tutti._devices import lies_on_device, stream_handle, take
-from tutti.algorithms.buffers import memory_of, type_of
+from tutti.algorithms.buffers import Memory, memory_of, type_of
 from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, ReduceOp
 
 if TYPE_CHECKING:
@@ -254,18 +254,21 @@ class Algorithm:
                 _device_end(devices, buffer, size, which, handle)
                 for buffer, size, which in ((input_buffer, input_size, "input"), (output_buffer, output_size, "output"))
             ]
-            _of_type(ends, kind)
-            places = [(address, count) for address, count, _ in ends]
+            _of_type([dtype for _, dtype in ends], kind)
+            places = [end[:2] for end, _ in ends]
             launch = (nblocks, nthreads_per_block)
             devices.run_by(
                 core.size, algorithm, *places, kind.value, op.value or None, root, timeout, device, handle, *launch
             )
             return 0
+        # Kept here until the call is over.
+        source = _end(input_buffer, input_size, "input", kind, False)
+        target = _end(output_buffer, output_size, "output", kind, True)
         _core.run_by(
             core,
             algorithm,
-            _end(input_buffer, input_size, "input", kind, False),
-            _end(output_buffer, output_size, "output", kind, True),
+            source[:2],
+            target[:2],
             kind.value,
             op.value or None,
             root,
@@ -286,24 +289,24 @@ def _refuse_bool(buffer: Any, what: str) -> None:
         raise TypeError(f"the {what} is {buffer}, neither an address nor an array")
 
 
-def _end(buffer: Any, size: int | None, what: str, dtype: DataType, written: bool) -> tuple[int, int]:
-    """Address and bytes of one end of a call."""
+def _end(buffer: Any, size: int | None, what: str, dtype: DataType, written: bool) -> Memory:
+    """One end of a call."""
     if size is not None and size < 0:
         raise ValueError(f"the {what} has {size} bytes")
     if buffer is None:
-        return 0, size or 0
+        return Memory(0, size or 0, None)
     _refuse_bool(buffer, what)
     if isinstance(buffer, int):
         if size is None:
             raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")
-        return buffer, size
-    address, count = memory_of(buffer, what, written)
+        return Memory(buffer, size, None)
+    memory = memory_of(buffer, what, written)
     found = type_of(buffer)
     if found is not None and found is not dtype:
         raise ValueError(f"the {what} holds {found.name}, not {dtype.name}")
-    if size is not None and size > count:
-        raise ValueError(f"{what}_size is {size}, but the array has {count} bytes")
-    return address, count if size is None else size
+    if size is not None and size > memory.bytes:
+        raise ValueError(f"{what}_size is {size}, but the array has {memory.bytes} bytes")
+    return memory if size is None else memory._replace(bytes=size)
 
 
 def _device_of(*buffers: Any) -> int | None:
@@ -326,24 +329,24 @@ def _core_device(array: Any) -> int | None:
 
 def _device_end(
     devices: _core.DeviceCommunicator, buffer: Any, size: int | None, what: str, stream: int
-) -> tuple[int, int, str | None]:
-    """Address, bytes and element type of one end of a call on a GPU, ordered before ``stream``."""
+) -> tuple[Memory, str | None]:
+    """One end of a call on a GPU, ordered before ``stream``, and its element type."""
     _refuse_bool(buffer, what)
     if buffer is None or isinstance(buffer, int):
         if buffer is not None and size is None:
             raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")
-        return buffer or 0, size or 0, None
+        return Memory(buffer or 0, size or 0, None), None
     if not lies_on_device(buffer):
         raise ValueError(f"the {what} is in main memory, and the other buffer is on a GPU")
     array = take(devices, buffer, what, what == "output", stream)
     assert array is not None
     if size is not None and not 0 <= size <= array.nbytes:
         raise ValueError(f"{what}_size is {size}, but the array has {array.nbytes} bytes")
-    return array.address, array.nbytes if size is None else size, array.dtype
+    return Memory(array.address, array.nbytes if size is None else size, array), array.dtype
 
 
-def _of_type(ends: list[tuple[int, int, str | None]], dtype: DataType) -> None:
-    for _, _, found in ends:
+def _of_type(ends: list[str | None], dtype: DataType) -> None:
+    for found in ends:
         if found is not None and found != dtype.value and not _is_byte_view(found, dtype):
             raise ValueError(f"an array holds {found}, not {dtype.name}")
 

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterable
 from math import prod
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,15 @@ from tutti._arrays import refusal, tensor_refusal
 from tutti._units import MOST_BYTES
 from tutti.algorithms.types import DataType
 
-__all__ = ["GpuBuffer", "RawBuffer", "RawGpuBuffer", "memory_of"]
+__all__ = ["GpuBuffer", "Memory", "RawBuffer", "RawGpuBuffer", "memory_of"]
+
+
+class Memory(NamedTuple):
+    """Where an array lies, and what keeps it there: some arrays make their memory when they are asked for it."""
+
+    address: int
+    bytes: int
+    owner: Any
 
 
 def _plain(dtype: Any) -> np.dtype[Any]:
@@ -52,10 +60,10 @@ class RawBuffer:
     @classmethod
     def from_dlpack(cls, array: Any) -> RawBuffer:
         """A buffer with the contents of a C-contiguous array: of NumPy's, torch's or whoever's has ``__dlpack__``."""
-        address, count = memory_of(array, "array")
-        buffer = cls(max(1, count))
-        if count:
-            ctypes.memmove(buffer.data(), address, count)
+        source = memory_of(array, "array")
+        buffer = cls(max(1, source.bytes))
+        if source.bytes:
+            ctypes.memmove(buffer.data(), source.address, source.bytes)
         return buffer
 
     def data(self) -> int:
@@ -144,14 +152,14 @@ class RawGpuBuffer(RawBuffer):
             assert isinstance(buffer, cls)
             return buffer
         if lies_on_device(array):
-            source = take(None, array, "array", False, 0)
-            assert source is not None
-            address, count, device = source.address, source.nbytes, source.device
+            taken = take(None, array, "array", False, 0)
+            assert taken is not None
+            source, device = Memory(taken.address, taken.nbytes, taken), taken.device
         else:
-            (address, count), device = memory_of(array, "array"), -1
-        buffer = cls(max(1, count), device=device)
+            source, device = memory_of(array, "array"), -1
+        buffer = cls(max(1, source.bytes), device=device)
         assert isinstance(buffer._buffer, _core.DeviceBuffer)
-        buffer._buffer.copy(address, count)
+        buffer._buffer.copy(source.address, source.bytes)
         return buffer
 
     def numpy(self, dtype: Any = np.uint8, shape: int | tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
@@ -199,17 +207,17 @@ class GpuBuffer(np.ndarray[Any, Any]):
         return cupy.ndarray(sizes, dtype, cupy.cuda.MemoryPointer(memory, 0), strides=strides, order=order)
 
 
-def _torch_memory(tensor: Any, what: str, written: bool) -> tuple[int, int]:
+def _torch_memory(tensor: Any, what: str, written: bool) -> Memory:
     if tensor.device.type != "cpu":
         raise ValueError(f"the {what} is on {tensor.device}; this group's ranks compute in main memory")
     if (why := tensor_refusal(tensor, what, written)) is not None:
         raise ValueError(why)
     if not tensor.is_contiguous():
         raise ValueError(f"the {what} is not contiguous: pass its .contiguous()")
-    return int(tensor.data_ptr()), int(tensor.nbytes)
+    return Memory(int(tensor.data_ptr()), int(tensor.nbytes), tensor)
 
 
-def _dlpack_memory(buffer: Any, what: str, written: bool) -> tuple[int, int]:
+def _dlpack_memory(buffer: Any, what: str, written: bool) -> Memory:
     found = _core.host_array(buffer)
     if found is None:
         raise ValueError(refusal(buffer, what, written))
@@ -217,11 +225,12 @@ def _dlpack_memory(buffer: Any, what: str, written: bool) -> tuple[int, int]:
         raise ValueError(f"the {what} is not contiguous: pass a contiguous copy")
     if written and not found.writeable:
         raise ValueError(f"the {what} is read-only ({type(buffer).__name__}) and would be written: pass a copy")
-    return found.address, found.bytes
+    return Memory(found.address, found.bytes, found)
 
 
-def memory_of(buffer: Any, what: str, written: bool = False) -> tuple[int, int]:
-    """Address and bytes of an array in main memory: NumPy's, torch's, :class:`RawBuffer`, anything with DLPack.
+def memory_of(buffer: Any, what: str, written: bool = False) -> Memory:
+    """That of an array in main memory: NumPy's, torch's, :class:`RawBuffer`, anything with DLPack. It is kept until it
+    has been used.
 
     Raises ``ValueError`` if it lies elsewhere, is not C-contiguous, or is to be ``written`` and may not be;
     ``TypeError`` if it is none.
@@ -229,7 +238,7 @@ def memory_of(buffer: Any, what: str, written: bool = False) -> tuple[int, int]:
     if isinstance(buffer, RawBuffer):
         if buffer.__dlpack_device__()[0] != 1:
             raise ValueError(f"the {what} is on a GPU, not in main memory")
-        return buffer.data(), buffer.bytes()
+        return Memory(buffer.data(), buffer.bytes(), buffer)
     if isinstance(buffer, np.ndarray):
         if buffer.dtype.hasobject or not buffer.dtype.isnative:
             raise ValueError(refusal(buffer, what, written))
@@ -237,7 +246,7 @@ def memory_of(buffer: Any, what: str, written: bool = False) -> tuple[int, int]:
             raise ValueError(f"the {what} is not contiguous: pass numpy.ascontiguousarray(it)")
         if written and not buffer.flags.writeable:
             raise ValueError(refusal(buffer, what, written))
-        return int(buffer.ctypes.data), int(buffer.nbytes)
+        return Memory(int(buffer.ctypes.data), int(buffer.nbytes), buffer)
     if hasattr(buffer, "data_ptr"):
         return _torch_memory(buffer, what, written)
     if hasattr(buffer, "__dlpack__"):

@@ -46,6 +46,31 @@ def test_arrays_that_are_no_numbers_of_this_machine_are_no_buffers() -> None:
         tutti.GpuBuffer((2**33, 2**33))
 
 
+class MadeWhenAsked:
+    """An array that makes its memory when somebody asks for it, and keeps none of it."""
+
+    def __init__(self, value: float, count: int) -> None:
+        self.value, self.count = value, count
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return np.full(self.count, self.value).__dlpack__()
+
+
+@pytest.mark.parametrize("count", [40, 1 << 17, 1 << 20])  # what is freed stays mapped, or does not
+def test_arrays_that_make_their_memory_when_asked(count: int) -> None:
+    lazy = MadeWhenAsked(3.0, count)
+    assert (tutti.RawBuffer.from_dlpack(lazy).numpy(np.float64) == 3).all()
+    with tutti.Communicator(rank=0, size=1) as comm:
+        defaults = tutti.AlgorithmCollectionBuilder().build_default_algorithms()
+        algorithm = defaults.for_collective("allreduce")["one_shot_allreduce"]
+        out = np.zeros(count)
+        algorithm.execute(comm, lazy, out, dtype=tutti.DataType.float64, op=tutti.ReduceOp.SUM)
+        assert (out == 3).all()
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_algorithms_that_come_with_tutti(ranks: int) -> None:
     launch(ranks, "defaults", script=RANK)
