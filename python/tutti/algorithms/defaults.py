@@ -45,26 +45,24 @@ _PEER_NAMES = {
 }
 
 
-def _program(name: str, collective: str, algorithm: str) -> Algorithm:
+def _program(name: str, collective: str, algorithm: str) -> Family:
     def make(ranks: int) -> _core.UserAlgorithm:
         spec = AlgoSpec(name=name, collective=_COLLECTIVES[collective](ranks, 1))
         text = BUILTINS[collective, algorithm](spec).to_json(indent=None)
         return _core.plan_algorithm(text, f"tutti's {algorithm}", ranks, 0)
 
-    return Algorithm(native_handle=Family(name, collective, make, "plan"))
+    return Family(name, collective, make, "plan")
 
 
-def _library(collective: str, name: str) -> Algorithm:
+def _library(collective: str, name: str) -> Family:
     plain = collective.replace("_", "")
     make: Callable[[int], _core.UserAlgorithm] = lambda ranks: _core.library_algorithm(collective, name)  # noqa: E731
-    return Algorithm(native_handle=Family(name, plain, make, "library"))
+    return Family(name, plain, make, "library")
 
 
 @cache
-def default_algorithms() -> AlgorithmCollection:
-    """Every program of :data:`tutti.language.builtins.BUILTINS` as ``NAME_COLLECTIVE`` (``ring_allreduce``), under
-    MSCCL++'s names those that do what these do there, and the library's own under the names of ``tutti explain``.
-    """
+def _families() -> list[Family]:
+    """What has been compiled serves all groups of the process."""
     programs = [_program(f"{name}_{collective}", collective, name) for collective, name in BUILTINS]
     peers = [_program(name, *place) for name, place in _PEER_NAMES.items()]
     library = [
@@ -73,4 +71,12 @@ def default_algorithms() -> AlgorithmCollection:
         if collective != "barrier"
         for name in _core.library_algorithm_names(collective)
     ]
-    return AlgorithmCollection([*programs, *peers, *library])
+    return [*programs, *peers, *library]
+
+
+def default_algorithms() -> AlgorithmCollection:
+    """Every program of :data:`tutti.language.builtins.BUILTINS` as ``NAME_COLLECTIVE`` (``ring_allreduce``), under
+    MSCCL++'s names those that do what these do there, and the library's own under the names of ``tutti explain``. The
+    caller's own, to limit and to add to.
+    """
+    return AlgorithmCollection(Algorithm(native_handle=family) for family in _families())

@@ -71,6 +71,23 @@ def test_arrays_that_make_their_memory_when_asked(count: int) -> None:
         assert (out == 3).all()
 
 
+def test_default_algorithms_are_each_callers_own() -> None:
+    """What one group registers or limits, another does not have."""
+    with tutti.Communicator(rank=0, size=1) as one, tutti.Communicator(rank=0, size=1) as other:
+        builders = [tutti.AlgorithmCollectionBuilder(comm) for comm in (one, other)]
+        mine, theirs = (builder.build_default_algorithms() for builder in builders)
+        spec = AlgoSpec(name="mine", collective=AllReduce(1, 1))
+        mine.register_algorithm("allreduce", "mine", tutti.compile(ring_all_reduce, spec, 0))
+        ring = mine.for_collective("allreduce")["ring"]
+        whole = ring.message_size_range
+        ring.set_message_size_range(0, 1024)
+        ring.tags["mine"] = 1
+        again = builders[0].build_default_algorithms()
+        for names in (theirs.for_collective("allreduce"), again.for_collective("allreduce")):
+            assert "mine" not in names
+            assert (names["ring"].message_size_range, names["ring"].tags) == (whole, {})
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_algorithms_that_come_with_tutti(ranks: int) -> None:
     launch(ranks, "defaults", script=RANK)
