@@ -279,7 +279,7 @@ inputs=src/plan/verifier/input_writes.cc results=src/plan/verifier/expected.cc
 mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'an input may be written' 's/if (plan.in_place || plan.writes_input) return std::nullopt;/return std::nullopt;/'
 mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'a loop may write an input' 's/if (writes_an_input(plan, site.rank, block, inner)) return .*/;/'
 mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'a multicast may write an input' 's/return plan.ranks\[rank\].switch_channels\[channel\].buffer == BufferKind::kInput;/return false;/'
-mutant plan_test 'Bounds.*' src/plan/verifier/budget.h 'a proof takes any number of steps' 's/if (steps_left_ < 0) refuse_steps();/;/'
+mutant plan_test 'Bounds.*' src/plan/verifier/budget.cc 'a proof takes any number of steps' 's/if (steps_left_ < 0) refuse_steps();/;/'
 mutant plan_test 'BoundsDeathTest.Memory*' src/plan/verifier/budget.h 'a proof takes any memory' 's/if (held_ > limits_.bytes) refuse_bytes();/;/'
 mutant plan_test 'Verifier.Rejects*' src/plan/verifier/values.cc 'an input may count twice' 's/if ((node.members\[i\] \& part.members\[i\]) != 0 .*/;/'
 mutant plan_test 'Verifier.Rejects*' $results 'an input may be missing' 's/^\( *\)is.count == ranks;/\1true;/'

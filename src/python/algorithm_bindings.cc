@@ -19,7 +19,6 @@
 #include "base/collective_traits.h"
 #include "base/names.h"
 #include "interpreter/with_python.h"
-#include "interpreter/without_python.h"
 #include "python/device_bindings.h"
 #include "python/signals.h"
 #include "tutti/communicator.h"
@@ -223,8 +222,8 @@ void bind_algorithms(nb::module_& m) {
       "plan_algorithm",
       [](const std::string& text, const std::string& place, int ranks, int ranks_per_host) {
         AlgorithmLimits limits = limits_of(0, ~std::uint64_t{0}, ranks, ranks_per_host);
-        const WithoutPython released;
-        return bound(plan_algorithm(text, place, limits, cache_folder(config_from_environment())));
+        return waiting(
+            [&] { return bound(plan_algorithm(text, place, limits, cache_folder(config_from_environment()))); });
       },
       "text"_a, "place"_a, "ranks"_a = 0, "ranks_per_host"_a = 0);
   m.def(

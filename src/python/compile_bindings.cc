@@ -10,6 +10,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "base/names.h"
 #include "interpreter/without_python.h"
+#include "python/signals.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
@@ -32,8 +33,7 @@ KernelText emit(const std::string& text, std::int32_t rank, std::size_t bytes, c
     throw_error(ErrorKind::kInvalidArgument,
                 "most_cluster=" + std::to_string(most_cluster) + ": a cluster has at least one block");
   request.most_cluster = most_cluster;
-  const WithoutPython released;
-  return emit_plan(text, request, cache_folder(config_from_environment()));
+  return waiting([&] { return emit_plan(text, request, cache_folder(config_from_environment())); });
 }
 
 Nvrtc load(const std::string& nvrtc) {

@@ -1,4 +1,5 @@
-// Plans for Python: text in, plain dictionaries out. Reading and proving run without the interpreter.
+// Plans for Python: text in, plain dictionaries out. Reading and proving run without the interpreter, but for
+// handlers of signals.
 #include "python/plan_bindings.h"
 
 #include <nanobind/stl/string.h>
@@ -18,6 +19,7 @@
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
+#include "python/signals.h"
 #include "tutti/types.h"
 
 namespace nb = nanobind;
@@ -155,12 +157,10 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
   request.options.invocations = invocations;
   request.options.timeout = std::chrono::milliseconds(timeout_ms);
   if (!seed.is_none()) request.options.seed = nb::cast<std::uint64_t>(seed);
-  executor::TrialReport report;
-  {
-    const WithoutPython released;
-    report = device == "cuda" ? try_plan_on_gpus(text, request)
-                              : executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
-  }
+  const executor::TrialReport report = waiting([&] {
+    return device == "cuda" ? try_plan_on_gpus(text, request)
+                            : executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
+  });
   nb::dict out;
   out["checked"] = report.checked;
   out["fault"] = optional_text(report.fault);
@@ -191,12 +191,11 @@ nb::dict plan_on_gpu(const std::string& text, int blocks) {
 nb::dict checked_plan(const std::function<plan::Plan()>& plan_of, bool strict) {
   plan::Verdict verdict;
   std::string repaired_text;
-  {
-    const WithoutPython released;
+  waiting([&] {
     const plan::Plan plan = plan_of();
     verdict = strict ? plan::verify_strictly(plan) : plan::verify(plan);
     if (!verdict.repairs.empty()) repaired_text = plan::write_plan(plan::repaired(plan, verdict.repairs));
-  }
+  });
   return verdict_dict(verdict, std::move(repaired_text));
 }
 

@@ -1,7 +1,9 @@
 #include "algorithm/plan/plan_cache.h"
 
+#include <chrono>
 #include <utility>
 
+#include "base/interruption.h"
 #include "base/whole_file.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
@@ -31,9 +33,25 @@ PlanCache& PlanCache::of_process() {
   return cache;
 }
 
+// relaxed: only a thread's own id says something to it, and that is what it has stored itself.
+PlanCache::Turn::Turn(const PlanCache& cache)
+    : cache_(cache), nested_(cache.user_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+  if (nested_) return;
+  while (!cache_.turn_.try_lock_for(std::chrono::milliseconds(kAskEveryMs))) {
+    throw_if_interrupted("waiting for another thread's proof of a plan");
+  }
+  cache_.user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+}
+
+PlanCache::Turn::~Turn() {
+  if (nested_) return;
+  cache_.user_.store(std::thread::id(), std::memory_order_relaxed);  // relaxed: as above
+  cache_.turn_.unlock();
+}
+
 ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std::string& cache_folder) {
-  const FileStamp stamp = FileStamp::of(path);  // not under the mutex: ranks that are threads look at many files
-  const std::lock_guard lock(mutex_);
+  const FileStamp stamp = FileStamp::of(path);  // not in turn: ranks that are threads look at many files
+  const Turn turn(*this);
   if (const auto known = files_.find(path); known != files_.end() && known->second.stamp == stamp) {
     const File& file = known->second;
     if (file.ranks != ranks) return {nullptr, file.content, file.ranks};
@@ -58,7 +76,7 @@ ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std
 }
 
 ProvenPlan PlanCache::prove(const std::string& text, const std::string& cache_folder) {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   return prove_for(kAnyRanks, text, cache_folder);
 }
 
@@ -87,6 +105,7 @@ ProvenPlan PlanCache::prove_for(std::size_t ranks, const std::string& text, cons
 }
 
 void PlanCache::remember(const Digest& content, std::shared_ptr<const plan::Plan> plan) {
+  if (plans_.count(content) != 0) return;  // by a handler, meanwhile
   if (plans_.size() >= kMostPlans) {
     plans_.erase(order_.front());
     order_.pop_front();
@@ -96,12 +115,12 @@ void PlanCache::remember(const Digest& content, std::shared_ptr<const plan::Plan
 }
 
 std::uint64_t PlanCache::reads() const {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   return reads_;
 }
 
 std::uint64_t PlanCache::proofs() const {
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   return proofs_;
 }
 

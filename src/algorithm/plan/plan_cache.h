@@ -4,20 +4,23 @@
 // digest been proven in this process; is there a verdict on disk (verdict_store.h). A plan's number of ranks, hosts and
 // element types are part of its text, so its text and the verifier are all that a verdict depends on.
 //
-// Thread rule: any thread. One thread proves at a time; others that want the same plan wait and then have it.
+// Thread rule: any thread. One thread proves at a time; others that want the same plan wait and then have it. While one
+// proves or waits, the handlers of signals run on it (base/interruption.h), which may want plans of their own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 
 #include "algorithm/plan/verdict_store.h"
 #include "base/file_stamp.h"
 #include "base/secret.h"
+#include "base/turn_lock.h"
 #include "plan/plan.h"
 
 namespace tutti {
@@ -51,10 +54,25 @@ class PlanCache {
     std::size_t ranks = 0;
   };
 
+  // While it lives, the thread uses the cache alone. So does what a handler does on it meanwhile: nothing is held on to
+  // across a proof. Throws Aborted where a handler raises while it waits.
+  class Turn {
+   public:
+    explicit Turn(const PlanCache& cache);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    const PlanCache& cache_;
+    const bool nested_;
+  };
+
   ProvenPlan prove_for(std::size_t ranks, const std::string& text, const std::string& cache_folder);
   void remember(const Digest& content, std::shared_ptr<const plan::Plan> plan);
 
-  mutable std::mutex mutex_;  // guards all below; a leaf
+  mutable TurnLock turn_;  // guards all below user_; none other is taken under it but by a handler
+  mutable std::atomic<std::thread::id> user_{};  // who has the turn
   std::map<std::string, File> files_;
   std::map<Digest, std::shared_ptr<const plan::Plan>> plans_;
   std::list<Digest> order_;  // of plans_, the oldest first

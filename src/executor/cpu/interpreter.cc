@@ -78,15 +78,17 @@ std::byte* Interpreter::scratch_of(const BaseRef& ref) const noexcept {
                                     : memory.base + memory.layout.plain + half_ * memory.layout.plain_half;
 }
 
-Step Interpreter::pass() noexcept {
+Step Interpreter::pass() noexcept { return pass(kUnlimited); }
+
+Step Interpreter::pass(std::uint32_t budget) noexcept {
   const std::uint64_t before = progress_;
   const std::size_t count = program_->blocks().size();
   if (far_ != nullptr && far_->advance()) ++progress_;
   for (std::size_t b = 0; b < count; ++b) {
-    if (blocks_[b].at != blocks_[b].end) run_block(blocks_[b], kUnlimited);
+    if (blocks_[b].at != blocks_[b].end) run_block(blocks_[b], budget);
   }
   for (Agent& agent : agents_) {
-    if (!agent.idle()) run_agent(agent, kUnlimited);
+    if (!agent.idle()) run_agent(agent, budget);
   }
   if (ended()) return Step::kEnded;
   return progress_ != before ? Step::kRan : Step::kBlocked;

@@ -79,8 +79,10 @@ class Interpreter {
   std::size_t tasks() const noexcept { return tasks_; }
   // Runs one task for at most `budget` instructions.
   Step step(std::size_t task, std::uint32_t budget) noexcept;
-  // Runs each task until it blocks. kBlocked: none could do anything. kRan: something was done.
+  // Runs each task until it blocks, or for at most `budget` instructions. kBlocked: none could do anything. kRan:
+  // something was done.
   Step pass() noexcept;
+  Step pass(std::uint32_t budget) noexcept;
   // The invocation is over: all blocks have ended, all agents have done all they were given, all messages of other
   // hosts are here.
   bool ended() const noexcept { return running_ == 0 && (far_ == nullptr || far_->idle()); }

@@ -3,13 +3,17 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <random>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/interruption.h"
 #include "base/spin.h"
 #include "base/thread.h"
 #include "device/cpu/kernels.h"
@@ -19,6 +23,7 @@ namespace tutti::executor {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
+constexpr std::uint32_t kInstructionsBetweenLooks = 64;  // for what a handler of a signal has raised
 
 bool averages(const plan::Plan& plan, std::int32_t rank) {
   switch (plan.collective) {
@@ -120,16 +125,18 @@ LocalResult LocalWorld::run(const LocalMessage& message, const LocalOptions& opt
   return result;
 }
 
-// False if nobody can go on any more: on one thread nothing else could change that.
+// False if nobody can go on any more, as on one thread nothing else could change that, or is to: a handler of a signal
+// has raised.
 bool LocalWorld::run_in_turn() noexcept {
   for (;;) {
     bool ended = true;
     bool moved = false;
     for (const auto& interpreter : interpreters_) {
       if (interpreter->ended()) continue;
-      const Step step = interpreter->pass();
+      const Step step = interpreter->pass(kInstructionsBetweenLooks);
       ended = ended && step == Step::kEnded;
       moved = moved || step != Step::kBlocked;
+      if (!go_on_waiting()) return false;
     }
     if (ended) return true;
     if (!moved) return false;
@@ -180,9 +187,22 @@ void LocalWorld::run_on_threads(const std::vector<Program>& programs, const Loca
       if (rank == 0) result.nanoseconds.push_back(now_ns() - start);
     }
   };
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::int32_t running = tables_.ranks();  // under mutex
   std::vector<std::thread> threads;
   for (std::int32_t rank = 0; rank < tables_.ranks(); ++rank) {
-    threads.push_back(start_joined_thread("of a rank of a plan", [&, rank] { run_rank(rank); }));
+    threads.push_back(start_joined_thread("of a rank of a plan", [&, rank] {
+      run_rank(rank);
+      const std::lock_guard lock(mutex);
+      if (--running == 0) ended.notify_one();
+    }));
+  }
+  for (std::unique_lock lock(mutex); running > 0;) {
+    if (ended.wait_for(lock, std::chrono::milliseconds(kAskEveryMs), [&] { return running == 0; })) break;
+    lock.unlock();
+    if (!go_on_waiting()) failed.store(true, std::memory_order_relaxed);  // relaxed: as above
+    lock.lock();
   }
   for (std::thread& thread : threads) thread.join();
   if (!failed.load(std::memory_order_relaxed)) return;  // relaxed: the threads have been joined

@@ -4,9 +4,13 @@
 // thread block: some ten nanoseconds. Bytes are counted where memory grows with the plan: cells, accesses on record,
 // values, clocks, what was signalled and not taken.
 //
+// A proof may take seconds. Every kAskSteps of it, a few milliseconds, the handlers of signals that have come run, and
+// one that raises ends it (base/interruption.h).
+//
 // Thread rule: one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -21,15 +25,16 @@ struct ProofLimits {
 
 class Budget {
  public:
-  explicit Budget(const ProofLimits& limits) : limits_(limits), steps_left_(limits.steps) {}
+  explicit Budget(const ProofLimits& limits)
+      : limits_(limits), steps_left_(limits.steps), next_look_(look_after(limits.steps)) {}
 
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  // These throw Unsupported past the limits.
+  // These throw Unsupported past the limits, and the first one Aborted where a handler of a signal has raised.
   void spend(std::size_t steps) {
     steps_left_ -= static_cast<std::int64_t>(steps);
-    if (steps_left_ < 0) refuse_steps();
+    if (steps_left_ < next_look_) look();
   }
   void hold(std::size_t bytes) {
     held_ += static_cast<std::int64_t>(bytes);
@@ -58,11 +63,17 @@ class Budget {
   bool exhausted() const { return steps_left_ < 0; }
 
  private:
+  static constexpr std::int64_t kAskSteps = std::int64_t{1} << 18;
+
+  // At how many steps left to look again: at the latest when there are none.
+  static std::int64_t look_after(std::int64_t steps) noexcept { return std::max<std::int64_t>(0, steps - kAskSteps); }
+  void look();
   [[noreturn]] void refuse_steps() const;
   [[noreturn]] void refuse_bytes() const;
 
   ProofLimits limits_;
   std::int64_t steps_left_;
+  std::int64_t next_look_;
   std::int64_t held_ = 0;
 };
 
