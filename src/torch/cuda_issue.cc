@@ -14,6 +14,7 @@
 #include "aten/cuda_streams.h"
 #include "aten/signals.h"
 #include "base/registry.h"
+#include "communicator/call_parts.h"
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
@@ -166,9 +167,11 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
     translated([&] {
       // All of them before the first is enqueued; run() itself checks a single one.
       for (std::size_t i = 0; count > 1 && i < count; ++i) lane.communicator->check(part(i).call);
-      for (std::size_t i = 0; i < count; ++i) {
-        lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
-      }
+      std::size_t i = 0;
+      const auto run = [&] {
+        for (; i < count; ++i) lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
+      };
+      issue_as_a_whole([&] { return i; }, run, [&](const std::string& why) { lane.communicator->abort(why); });
     });
     for (std::size_t i = 0; i < count; ++i) part(i).write_back();
     auto work = c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane, stream, async, inputs, outputs);

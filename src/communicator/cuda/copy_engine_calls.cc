@@ -19,7 +19,7 @@ bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
   return choose_copy_engine(call, size_, group_->between_gpus(), forced_);
 }
 
-bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                                std::byte* const* outputs, cudaStream_t stream) {
   copy_streams_.prepare(rank_);
   const bool reduce = call.collective == Collective::kAllReduce;
@@ -34,9 +34,8 @@ bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
     meet_ranks(record.hash, stream);
   }
   copy_streams_.issue(peer_copies(call, rank_, size_, inputs, outputs), stream);
-  const Launched last = meet_ranks(post(record, choice_of(place, blocks, DirectWay::kSecondMeeting)), stream);
-  log(call, record, "copy_engine", last);
-  return last.captured;
+  log(call, record, "copy_engine",
+      meet_ranks(post(record, choice_of(place, blocks, DirectWay::kSecondMeeting)), stream));
 }
 
 Launched CudaCommunicatorImpl::meet_ranks(std::uint32_t fingerprint, cudaStream_t stream) {

@@ -274,7 +274,9 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono:
   const DeviceGuard guard(group_->device());
   std::unique_lock lock(mutex_);
   throw_if_failed();
-  issue(call, plan_of(call, lock), static_cast<cudaStream_t>(stream), timeout);
+  const TablePlan* const plan = plan_of(call, lock);
+  const auto on = static_cast<cudaStream_t>(stream);
+  issue_whole(on, [&] { issue(call, plan, on, timeout); });
 }
 
 void CudaCommunicatorImpl::issue(const Call& call, const TablePlan* plan, cudaStream_t stream,
@@ -371,11 +373,14 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
   const std::lock_guard lock(mutex_);
   throw_if_failed();
   call_timeout_ = timeout;
-  const Launched how = launch_messages(requests, static_cast<cudaStream_t>(stream));
-  for (const CudaMessage& m : messages) {
-    log_.issued({record_of_message(m.send, m.bytes, DataType::kByte, m.tag), m.peer, m.bytes, kMessagesName, timeout},
-                how);
-  }
+  const auto on = static_cast<cudaStream_t>(stream);
+  issue_whole(on, [&] {
+    const Launched how = launch_messages(requests, on);
+    for (const CudaMessage& m : messages) {
+      log_.issued({record_of_message(m.send, m.bytes, DataType::kByte, m.tag), m.peer, m.bytes, kMessagesName, timeout},
+                  how);
+    }
+  });
 }
 
 std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& name, std::size_t bytes) {

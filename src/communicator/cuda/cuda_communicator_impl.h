@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
+#include "communicator/call_parts.h"
 #include "communicator/cuda/call_board.h"
 #include "communicator/cuda/call_log.h"
 #include "communicator/cuda/copy_streams.h"
@@ -140,15 +141,15 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   PlanRoom plan_room(int workers) const;
   OfferingRank offering() const;
   CompiledPlans::Options compile_options() const;
-  void load_compiled(const PlannedCall& planned, cudaStream_t stream);
+  void load_compiled(const PlannedCall& planned, bool captures);
   std::optional<DirectPlace> plan_place(const Call& call, const TablePlan& plan) const;
   // Whether run() looks for registered memory.
   bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
   // Where a call that copies nothing has its buffers; none: it is another one.
   std::optional<DirectPlace> direct_place(const Call& call) const;
   void run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream);
-  // This, and run_by_copy_engines(), tell whether the call was captured.
-  bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+  void keep_for_graph(const DirectPlace& place, cudaStream_t stream);
+  void run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                          std::byte* const* outputs, cudaStream_t stream);
   void run_messages(const Call& call, cudaStream_t stream);
   void copy_own_part(std::byte* to, const std::byte* from, std::size_t bytes, cudaStream_t stream);
@@ -157,7 +158,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   void forget_port_memory(const CudaRegion& region);
   // copy_engine_calls.cc
   bool uses_copy_engines(const Call& call) const;
-  bool run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+  void run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                            std::byte* const* outputs, cudaStream_t stream);
   Launched meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
   int direct_blocks() const noexcept;
@@ -169,9 +170,17 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
     const bool captured = order.before(stream, group_);
     if (!captured) args.ticket = log_.open(call_timeout_);
     launch_kernel(kernel, blocks, workers, &args, stream, captured);
+    ++launches_;
+    last_captured_ = captured;
     order.after(stream, captured);
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
+  // Under mutex_: a call on `stream`, by `act`. If that throws behind a launch, the group ends.
+  template <class Act>
+  void issue_whole(cudaStream_t stream, const Act& act) {
+    issue_as_a_whole([this] { return launches_; }, act, [&](const std::string& why) { end_incomplete(stream, why); });
+  }
+  void end_incomplete(cudaStream_t stream, const std::string& why) noexcept;
   void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream, bool captured);
   // launches.cc
   bool may_launch_early() const;
@@ -212,6 +221,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   QuietDevice::Member quiet_;           // what loads compiled plans; const once it is added
   std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;
+  std::uint64_t launches_ = 0;   // kernels that other ranks may meet
+  bool last_captured_ = false;   // the last of them
   unsigned last_grid_[2] = {};   // of the last launch, eager and captured
   bool early_launches_ = false;  // const after the constructor
   CopyStreams copy_streams_;

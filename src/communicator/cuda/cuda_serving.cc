@@ -26,8 +26,11 @@ void CudaCommunicatorImpl::all_reduce_add_rms_norm(const AddRmsNorm& call, CudaS
   const std::uint32_t way = output << 1 | static_cast<std::uint32_t>(norm.one_kernel);
   record.hash = post(
       record, (number_of(norm.choice) * 0x01000193u ^ way) * 0x01000193u ^ static_cast<std::uint32_t>(call.hidden));
-  const Launched how = launch_norm(call, norm, record.hash, static_cast<cudaStream_t>(stream));
-  log_.issued({record, -1, call.rows * norm.args.row_bytes, name_of(norm), call_timeout_}, how);
+  const auto on = static_cast<cudaStream_t>(stream);
+  issue_whole(on, [&] {
+    const Launched how = launch_norm(call, norm, record.hash, on);
+    log_.issued({record, -1, call.rows * norm.args.row_bytes, name_of(norm), call_timeout_}, how);
+  });
 }
 
 // Of two kernels, how the first was launched: headers, deadline and ticket are its business. The second waits for
@@ -67,9 +70,12 @@ void CudaCommunicatorImpl::all_reduce_quantized(const QuantizedAllReduce& call, 
       static_cast<std::uint32_t>(quantized.pattern) | static_cast<std::uint32_t>(quantized.args.int8) << 2 |
       static_cast<std::uint32_t>(quantized.blocks) << 3 | static_cast<std::uint32_t>(call.block) << 10;
   record.hash = quantized.args.fingerprint = post(record, choice);
-  const Launched how = launch(quantized_kernel_of(quantized.pattern, call.dtype), quantized.blocks, quantized.threads,
-                              quantized.args, Lane::kCollectives, static_cast<cudaStream_t>(stream));
-  log_.issued({record, -1, call.count * size_of(call.dtype), name_of(choice_of(quantized)), call_timeout_}, how);
+  const auto on = static_cast<cudaStream_t>(stream);
+  issue_whole(on, [&] {
+    const Launched how = launch(quantized_kernel_of(quantized.pattern, call.dtype), quantized.blocks, quantized.threads,
+                                quantized.args, Lane::kCollectives, on);
+    log_.issued({record, -1, call.count * size_of(call.dtype), name_of(choice_of(quantized)), call_timeout_}, how);
+  });
 }
 
 }  // namespace tutti::cuda

@@ -6,6 +6,7 @@
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/stream_capture.h"
 
 namespace tutti::cuda {
 namespace {
@@ -33,6 +34,18 @@ bool CudaCommunicatorImpl::comes_early(const Kernel& kernel, unsigned grid, bool
   const auto most = static_cast<unsigned>(std::min(8, group_->wanted_blocks() / 2));
   const unsigned before = std::exchange(last_grid_[captured ? 1 : 0], grid);
   return kernel.early && early_launches_ && grid <= most && before <= most;
+}
+
+// Where the capture has failed, its graph will never run: nobody has come to a part of the call.
+void CudaCommunicatorImpl::end_incomplete(cudaStream_t stream, const std::string& why) noexcept {
+  if (last_captured_) {
+    try {
+      if (capture_of(stream).id == 0) return;
+    } catch (const std::exception&) {
+      // Then it may still run.
+    }
+  }
+  abort(why);
 }
 
 void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream,

@@ -139,7 +139,9 @@ void CudaCommunicatorImpl::run_as(std::uint64_t plan, const Call& call, CudaStre
   const std::lock_guard lock(mutex_);
   throw_if_failed();
   // Plans stay for good.
-  issue(call, plan != 0 ? plans_->table().find(plan) : nullptr, static_cast<cudaStream_t>(stream), timeout);
+  const TablePlan* const found = plan != 0 ? plans_->table().find(plan) : nullptr;
+  const auto on = static_cast<cudaStream_t>(stream);
+  issue_whole(on, [&] { issue(call, found, on, timeout); });
 }
 
 void CudaCommunicatorImpl::use_tuning() {
@@ -188,13 +190,13 @@ std::string CudaCommunicatorImpl::candidates(const Call& call) const {
 }
 
 // Asks for what the call's segments could run, all of one size but the last, and loads what is there.
-void CudaCommunicatorImpl::load_compiled(const PlannedCall& planned, cudaStream_t stream) {
+void CudaCommunicatorImpl::load_compiled(const PlannedCall& planned, bool captures) {
   if (!plans_->compiled_plans().enabled()) return;
   const std::size_t segment = plans_->segment_bytes(planned);
   const std::size_t last = (agreed_bytes(planned.call, size_) - 1) / segment * segment;
   static_cast<void>(plans_->compiled(planned, 0));
   if (last > 0) static_cast<void>(plans_->compiled(planned, last));
-  if (QuietDevice::of_process().any_waits() && !is_capturing(stream)) QuietDevice::of_process().load_if_quiet(quiet_);
+  if (QuietDevice::of_process().any_waits() && !captures) QuietDevice::of_process().load_if_quiet(quiet_);
 }
 
 // Where the tensors lie that the plan reaches into, if all of those are registered and every rank has them.
@@ -244,15 +246,16 @@ void CudaCommunicatorImpl::run_kernel(const Call& call, const TablePlan& plan, c
   NativeArgs args = plans_->native_args(plan, call);
   args.fingerprint = record.hash;
   const auto& code = static_cast<const LoadedKernel&>(*plan.kernel_code);
+  collectives_.retain(stream, plans_);  // of a graph, before it has the kernel
   const Launched launched =
       launch(code.entry(reducer_of(call.dtype, call.op)), blocks, threads, args, Lane::kCollectives, stream);
-  if (launched.captured) collectives_.retain(stream, plans_);
   log(call, record, plan.name, launched);
 }
 
 void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream) {
   if (plan.kernel) return run_kernel(call, plan, stream);
-  if (plans_->crowded() && !is_capturing(stream)) {
+  const bool captures = cuda::is_capturing(stream);
+  if (plans_->crowded() && !captures) {
     collectives_.wait();  // kernels under way read the records
     plans_->drop();
   }
@@ -265,36 +268,41 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     direct_calls_.fetch_add(1, std::memory_order_relaxed);
   }
   const PlannedCall planned{plan, call, place ? &*place : nullptr};
-  load_compiled(planned, stream);
-  const void* interpreter =
-      plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
-  const std::size_t bytes = agreed_bytes(call, size_), segment = plans_->segment_bytes(planned);
-  Launched last;
-  bool all_compiled = true;
-  for (std::size_t begin = 0; begin < bytes; begin += std::min(segment, bytes - begin)) {
-    const auto run = [&](Kernel kernel, int workers, int cluster, auto args) {
-      args.fingerprint = record.hash;
-      kernel.together = plans_->together() && plan.device->blocks() > 1;  // a cluster comes whole as it is
-      kernel.cluster = cluster;
-      kernel.early = true;
-      last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
-    };
-    if (const CompiledPlans::Kernel* compiled = plans_->compiled(planned, begin)) {
-      run(compiled->function, compiled->workers, compiled->cluster, plans_->compiled_args(planned, begin));
-    } else {
-      all_compiled = false;
-      const InterpretedCall interpreted = plans_->interpreted(planned, begin);
-      run(interpreter, plan.device->threads(), interpreted.cluster, interpreted.args);
-    }
-  }
-  if (last.captured) {
+  load_compiled(planned, captures);
+  // A graph gets what its kernels need before it has the first of them.
+  if (captures) {
     plans_->keep_records();
     collectives_.retain(stream, plans_);
-    for (const auto& memory : {place ? place->input.memory : nullptr, place ? place->output.memory : nullptr}) {
-      // Memory of allocate() has no owner here.
-      if (memory.use_count() > 0) collectives_.retain(stream, memory);
-    }
+    if (place) keep_for_graph(*place, stream);
   }
+  const void* interpreter =
+      plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
+  Launched last;
+  bool all_compiled = true;
+  const auto run = [&](Kernel kernel, int workers, int cluster, auto args) {
+    args.fingerprint = record.hash;
+    kernel.together = plans_->together() && plan.device->blocks() > 1;  // a cluster comes whole as it is
+    kernel.cluster = cluster;
+    kernel.early = true;
+    last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
+  };
+  // The code, or null: then the records are there.
+  const auto prepare = [&](std::size_t begin) {
+    const CompiledPlans::Kernel* const compiled = plans_->compiled(planned, begin);
+    if (compiled != nullptr) return compiled;
+    all_compiled = false;
+    static_cast<void>(plans_->interpreted(planned, begin));
+    return compiled;
+  };
+  launch_segments(agreed_bytes(call, size_), plans_->segment_bytes(planned), prepare,
+                  [&](std::size_t begin, const CompiledPlans::Kernel* compiled) {
+                    if (compiled != nullptr) {
+                      return run(compiled->function, compiled->workers, compiled->cluster,
+                                 plans_->compiled_args(planned, begin));
+                    }
+                    const InterpretedCall interpreted = plans_->interpreted(planned, begin);
+                    run(interpreter, plan.device->threads(), interpreted.cluster, interpreted.args);
+                  });
   log(call, record, all_compiled ? plans_->compiled_name(plan) : plan.name, last);
 }
 

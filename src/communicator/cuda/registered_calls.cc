@@ -27,16 +27,23 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
   if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
   direct_calls_.fetch_add(1, std::memory_order_relaxed);
-  const bool captured = place.by_copy_engines ? run_by_copy_engines(call, place, inputs, outputs, stream)
-                                              : run_direct_kernel(call, place, inputs, outputs, stream);
-  if (!captured) return;
+  keep_for_graph(place, stream);
+  if (place.by_copy_engines) {
+    run_by_copy_engines(call, place, inputs, outputs, stream);
+  } else {
+    run_direct_kernel(call, place, inputs, outputs, stream);
+  }
+}
+
+// Where the stream is being captured. Before the first launch: a graph that has a kernel has what it reads.
+void CudaCommunicatorImpl::keep_for_graph(const DirectPlace& place, cudaStream_t stream) {
   for (const DirectBuffer* buffer : {&place.input, &place.output}) {
     // Memory of allocate() has no owner here.
     if (buffer->memory.use_count() > 0) collectives_.retain(stream, buffer->memory);
   }
 }
 
-bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+void CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                              std::byte* const* outputs, cudaStream_t stream) {
   const int blocks = direct_blocks();
   const CallRecord record = next_record(call, choice_of(place, blocks, DirectWay::kKernel));
@@ -45,7 +52,6 @@ bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace
   const Launched how = launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers,
                               args, Lane::kCollectives, stream);
   log(call, record, "direct", how);
-  return how.captured;
 }
 
 int CudaCommunicatorImpl::direct_blocks() const noexcept {
