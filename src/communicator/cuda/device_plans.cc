@@ -142,23 +142,30 @@ void DevicePlans::warn_of_blocks(const std::vector<std::unique_ptr<TablePlan>>& 
   }
 }
 
-void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory) {
+DevicePlans::Addition DevicePlans::make(std::vector<std::unique_ptr<TablePlan>> plans,
+                                        std::shared_ptr<SymmetricMemory> memory) {
   const DeviceGuard guard(device_);
   const RelaxedCapture relaxed;
-  std::map<const TablePlan*, Placed> fresh;
+  Addition made;
+  made.plans_ = std::move(plans);
   std::size_t offset = 0;
-  for (const auto& plan : plans) {
+  for (const auto& plan : made.plans_) {
     if (memory_of(*plan) == 0) continue;
     const std::vector<std::byte> image =
         plan->device != nullptr ? plan->device->state() : std::vector<std::byte>(sizeof(NativeState));
     const Placed& place =
-        fresh[plan.get()] = {memory, offset, make_own_memory(device_, image.size()), plan->name + "+compiled"};
+        made.placed_[plan.get()] = {memory, offset, make_own_memory(device_, image.size()), plan->name + "+compiled"};
     upload(place.state.get(), image.data(), image.size());
     offset += memory_of(*plan);
   }
-  warn_of_blocks(plans);
-  placed_.merge(fresh);
-  table_.add(std::move(plans));
+  warn_of_blocks(made.plans_);
+  table_.make_room(made.plans_.size());
+  return made;
+}
+
+void DevicePlans::add(Addition made) {
+  placed_.merge(made.placed_);
+  table_.add(std::move(made.plans_));
 }
 
 DevicePlans::~DevicePlans() {

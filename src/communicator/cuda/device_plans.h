@@ -43,7 +43,22 @@ struct InterpretedCall {
 };
 
 class DevicePlans {
+  // Where a plan of the table lies.
+  struct Placed {
+    std::shared_ptr<SymmetricMemory> memory;
+    std::size_t offset = 0;
+    std::shared_ptr<std::byte> state;
+    std::string compiled_name;
+  };
+
  public:
+  // New plans with all that they need.
+  class Addition {
+    friend class DevicePlans;
+    std::vector<std::unique_ptr<TablePlan>> plans_;
+    std::map<const TablePlan*, Placed> placed_;
+  };
+
   DevicePlans(const GpuGroup& group, const CompiledPlans::Options& compile);
   ~DevicePlans();
   DevicePlans(const DevicePlans&) = delete;
@@ -54,8 +69,10 @@ class DevicePlans {
 
   // Bytes of memory that all ranks map which these plans need; the same on all ranks.
   static std::size_t bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept;
-  // `memory`: so many bytes, zeroed; may be null for 0. Throws what allocation throws.
-  void add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory);
+  // `memory`: so many bytes, zeroed; may be null for 0. Throws what allocation throws; until add() nothing has changed.
+  Addition make(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory);
+  // What was made last. Takes no memory.
+  void add(Addition made);
 
   // Of a rank block; all segments but the last.
   std::size_t segment_bytes(const PlannedCall& planned) const;
@@ -82,13 +99,6 @@ class DevicePlans {
   static constexpr std::size_t kMostRecordBytes = std::size_t{64} << 20;
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
-  // Where a plan of the table lies.
-  struct Placed {
-    std::shared_ptr<SymmetricMemory> memory;
-    std::size_t offset = 0;
-    std::shared_ptr<std::byte> state;
-    std::string compiled_name;
-  };
   // On the device.
   struct Uploaded {
     const executor::DeviceOp* ops = nullptr;

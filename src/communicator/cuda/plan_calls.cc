@@ -21,7 +21,13 @@ void CudaCommunicatorImpl::set_algorithms(AlgorithmSet set) {
   const std::vector<std::uint64_t> given = admit(set.algorithms, set.choose != nullptr);
   PlanTable::Choose before;  // goes after the mutex
   const std::lock_guard lock(mutex_);
-  if (plans_ != nullptr) before = plans_->table().install(given, std::move(set.choose));
+  if (plans_ == nullptr) return;
+  try {
+    before = plans_->table().install(given, std::move(set.choose));
+  } catch (const std::exception& error) {  // the others choose among them by now
+    abort(reason_of(error));
+    throw;
+  }
 }
 
 void CudaCommunicatorImpl::prepare(const UserAlgorithmPtr& algorithm) {
@@ -34,7 +40,8 @@ void CudaCommunicatorImpl::prepare(const UserAlgorithmPtr& algorithm) {
 }
 
 // Not under the mutex while it waits for other ranks, or loads kernels, which may wait for those that wait for ranks:
-// their messages to this one may have to go on.
+// their messages to this one may have to go on. What a rank runs into by itself is said to the others before the plans
+// are added, which takes no memory any more then.
 std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses) {
   if (size_ == 1) return {};
   const DeviceGuard guard(group_->device());
@@ -46,20 +53,30 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlg
   PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, offering(), chooses);
   lock.unlock();
   offer.try_new();
+  std::vector<std::uint64_t> identities = offer.identities();
   offer.agree(group_->all_gather(name, offer.text()));
   std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
-  for (const auto& plan : plans) {
-    if (!plan->unfit.empty()) logger_.warning(plan->path + " is passed over: " + plan->unfit);
-  }
   const std::size_t bytes = DevicePlans::bytes_of(plans);
   std::shared_ptr<SymmetricMemory> memory = bytes > 0 ? group_->allocate(name + ", memory", bytes) : nullptr;
   lock.lock();
-  if (plans_ == nullptr) {
-    plans_ = std::make_shared<DevicePlans>(*group_, compile_options());
-    if (!plans_->together()) logger_.info("the blocks of plans come one by one: kernels that come whole do not meet");
-  }
-  plans_->add(std::move(plans), std::move(memory));
-  return offer.identities();
+  std::shared_ptr<DevicePlans> all = plans_;
+  DevicePlans::Addition made;
+  const std::string problem = problem_of([&] {
+    for (const auto& plan : plans) {
+      if (!plan->unfit.empty()) logger_.warning(plan->path + " is passed over: " + plan->unfit);
+    }
+    if (all == nullptr) {
+      all = std::make_shared<DevicePlans>(*group_, compile_options());
+      if (!all->together()) logger_.info("the blocks of plans come one by one: kernels that come whole do not meet");
+    }
+    made = all->make(std::move(plans), std::move(memory));
+  });
+  lock.unlock();
+  require_ready(group_->all_gather(name + ", ready", problem));
+  lock.lock();
+  if (plans_ == nullptr) plans_ = std::move(all);
+  plans_->add(std::move(made));
+  return identities;
 }
 
 // By the kernel that has least of it: which of them a plan runs, its calls say.

@@ -1,6 +1,7 @@
 #include "communicator/cuda/plan_table.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -106,8 +107,8 @@ void PlanOffer::try_new() {
   for (const auto& plan : new_) {
     try {
       try_one(*plan, each);
-    } catch (const Error& error) {
-      plan->unfit = std::string(error.what()).substr(0, kMostReason);
+    } catch (const std::exception& error) {
+      plan->unfit = reason_of(error);
     }
   }
 }
@@ -167,6 +168,23 @@ void PlanOffer::agree(const std::vector<std::string>& texts) {
                                                           " cannot run it: " + all[r].unfit[i];
       break;
     }
+  }
+}
+
+std::string reason_of(const std::exception& error) noexcept {
+  try {
+    if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return std::string(error.what()).substr(0, kMostReason);
+  } catch (const std::bad_alloc&) {
+  }
+  return "no memory left";
+}
+
+void require_ready(const std::vector<std::string>& problems) {
+  for (std::size_t r = 0; r < problems.size(); ++r) {
+    if (problems[r].empty()) continue;
+    throw KnownToAll(ErrorKind::kExhausted, "no rank has the new plans, because rank " + std::to_string(r) + " of " +
+                                                std::to_string(problems.size()) + " cannot take them: " + problems[r] +
+                                                "; free some memory and give them again, on all ranks");
   }
 }
 

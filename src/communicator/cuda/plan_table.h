@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,7 +72,8 @@ class PlanOffer {
   PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, const OfferingRank& offering,
             bool chooses);
 
-  // Tries the new ones, each with its part of the memory that plans have together: compiles and loads kernels.
+  // Tries the new ones, each with its part of the memory that plans have together: compiles and loads kernels. What
+  // goes wrong makes one unfit, want of memory too: the other ranks wait to hear of it.
   void try_new();
   // For the other ranks, after try_new().
   std::string text() const;
@@ -94,12 +96,29 @@ class PlanOffer {
   std::vector<std::unique_ptr<TablePlan>> new_;
 };
 
+// What a rank has run into, for the others. Short where there is no memory for more: within the string.
+std::string reason_of(const std::exception& error) noexcept;
+// So of what `act` throws; empty: nothing.
+template <class Act>
+std::string problem_of(const Act& act) noexcept {
+  try {
+    act();
+    return {};
+  } catch (const std::exception& error) {
+    return reason_of(error);
+  }
+}
+// `problems`: all ranks'. Throws an Error (kExhausted) that all ranks throw, if one has any.
+void require_ready(const std::vector<std::string>& problems);
+
 class PlanTable {
  public:
   using Choose = std::function<UserAlgorithmPtr(const AlgorithmRequest&)>;
 
   // In `plans`, what an offer has added; null if it has not.
   const TablePlan* find(std::uint64_t identity) const noexcept;
+  // For so many more, which add() then takes without memory of its own.
+  void make_room(std::size_t more) { plans_.reserve(plans_.size() + more); }
   // Keeps them for good: graphs may hold their kernels.
   void add(std::vector<std::unique_ptr<TablePlan>> plans);
 

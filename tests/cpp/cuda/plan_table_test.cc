@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "algorithm/user/algorithm_source.h"
 #include "channel/cuda/device_world.h"
 #include "executor/executor_plans.h"
@@ -315,6 +317,41 @@ TEST(PlanTable, AKernelThatOneRankCannotCompileIsUnfitForAll) {
               std::string::npos)
         << plans[1]->unfit;
   }
+}
+
+// A rank that has no memory to load a kernel tells the others, who would else wait for it.
+TEST(PlanTable, WantOfMemoryMakesAKernelUnfitForAll) {
+  const auto kernel = std::make_shared<const OwnKernel>("mine");
+  std::vector<PlanOffer> offers;
+  std::vector<std::string> texts;
+  for (int r = 0; r < kSize; ++r) {
+    OfferingRank rank = offering(r);
+    rank.load_kernel = [r](const KernelAlgorithm&) -> std::shared_ptr<const LoadedCode> {
+      if (r == 0) throw std::bad_alloc();
+      return std::make_shared<const LoadedCode>();
+    };
+    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel}, nullptr, rank, false).try_new();
+    texts.push_back(offers.back().text());
+  }
+  for (std::size_t r = 0; r < kSize; ++r) {
+    offers[r].agree(texts);
+    const auto plans = offers[r].take_new();
+    EXPECT_EQ(plans[0]->unfit, r == 0 ? "no memory left" : "rank 0 of 2 cannot run it: no memory left");
+    EXPECT_EQ(plans[0]->kernel_code, nullptr);
+  }
+}
+
+// What comes behind that, plans' memory on the GPU, is there on all ranks or said by one for all.
+TEST(PlanTable, ARankThatCannotTakeThePlansSaysSoToAll) {
+  EXPECT_EQ(problem_of([] {}), "");
+  EXPECT_EQ(problem_of([] { throw std::bad_alloc(); }), "no memory left");
+  EXPECT_EQ(problem_of([] { throw_error(ErrorKind::kInternal, "cudaMalloc: out of memory"); }),
+            "cudaMalloc: out of memory");
+  require_ready({"", "", ""});
+  const Error error = error_of([] { require_ready({"", "no memory left", "another reason"}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kExhausted);
+  EXPECT_NE(std::string(error.what()).find("rank 1 of 3 cannot take them: no memory left"), std::string::npos)
+      << error.what();
 }
 
 // The bound of a plan's blocks, and the numbers that it comes from.
