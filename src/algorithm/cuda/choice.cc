@@ -151,9 +151,12 @@ const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot) {
   return nullptr;
 }
 
+bool takes_forced(const CudaShape& shape, const std::optional<ForcedChoice>& forced) {
+  return forced && !forced->copy_engine && refusal(shape, forced->protocol, forced->two_shot) == nullptr;
+}
+
 Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced) {
-  ForcedChoice wanted = table(shape);
-  if (forced && !forced->copy_engine && refusal(shape, forced->protocol, forced->two_shot) == nullptr) wanted = *forced;
+  const ForcedChoice wanted = takes_forced(shape, forced) ? *forced : table(shape);
   Choice choice;
   choice.protocol = wanted.protocol;
   choice.two_shot = wanted.two_shot;

@@ -56,6 +56,9 @@ std::vector<std::string> kernel_names(Collective collective);
 // Null if `choice` can run the shape, else why not.
 const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot);
 
+// Whether choose() takes the forced choice.
+bool takes_forced(const CudaShape& shape, const std::optional<ForcedChoice>& forced);
+
 // The forced choice where it can run the shape, else the table's.
 Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced);
 

@@ -134,6 +134,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   void use_tuning();
   // What the table says of the call; null: nothing.
   const TunedStep* tuned(const Call& call) const noexcept;
+  // Whether TUTTI_CUDA_ALGORITHM is why the call runs as it does.
+  bool is_forced(const Call& call) const;
   // The kernel of a call that runs no plan.
   Choice kernel_for(const Call& call) const;
   void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);

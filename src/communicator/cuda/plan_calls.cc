@@ -119,17 +119,18 @@ CallShape CudaCommunicatorImpl::plan_shape_of(const Call& call) const noexcept {
 }
 
 const TablePlan* CudaCommunicatorImpl::plan_of(const Call& call, std::unique_lock<std::mutex>& lock) const {
-  if (call.choice == nullptr && plans_ == nullptr) return nullptr;
+  const PlanChooser chooser =
+      plan_chooser_of(call, forced_.has_value(), plans_ != nullptr ? &plans_->table() : nullptr);
+  if (chooser == PlanChooser::kNobody) return nullptr;
   const CallShape shape = plan_shape_of(call);
-  if (call.choice != nullptr) {
+  if (chooser == PlanChooser::kCall) {
     const UserAlgorithm& algorithm = *call.choice->algorithm;
     check_computes(algorithm, shape);
     if (size_ == 1) return nullptr;  // nothing has to be run
     const PlanTable none;            // finds no plan, and says why
     return &(plans_ != nullptr ? plans_->table() : none).named(algorithm, shape);
   }
-  if (call.collective == Collective::kBarrier || call.uneven) return nullptr;
-  if (plans_->table().chooser() != nullptr) {
+  if (chooser == PlanChooser::kFunction) {
     std::uint64_t identity = 0;
     {
       const PlanTable::Choose choose = plans_->table().chooser();
@@ -139,7 +140,7 @@ const TablePlan* CudaCommunicatorImpl::plan_of(const Call& call, std::unique_loc
     lock.lock();
     if (const TablePlan* plan = plans_->table().answered(identity, shape)) return plan;
   }
-  return forced_ ? nullptr : plans_->table().first_fit(shape);
+  return plans_->table().first_fit(shape);
 }
 
 std::uint64_t CudaCommunicatorImpl::plan_for(const Call& call) const {
@@ -191,13 +192,25 @@ Choice CudaCommunicatorImpl::kernel_for(const Call& call) const {
   return choose(shape_of(call), step != nullptr && step->plan == nullptr ? std::optional(step->kernel) : forced_);
 }
 
+// Of a call that takes no plan.
+bool CudaCommunicatorImpl::is_forced(const Call& call) const {
+  if (!forced_ || runs_as_messages(call)) return false;
+  if (!forced_->copy_engine) return takes_forced(shape_of(call), forced_);
+  const std::optional<DirectPlace> place = direct_place(call);
+  return place && place->by_copy_engines;
+}
+
 std::string CudaCommunicatorImpl::candidates(const Call& call) const {
   const std::string taken = explain(call);
-  if (forced_) return "-> " + taken + ": forced by TUTTI_CUDA_ALGORITHM\n";
   std::unique_lock lock(mutex_);
   const CallShape shape = plan_shape_of(call);
   const bool messages = runs_as_messages(call);
   const TablePlan* const plan = messages ? nullptr : plan_of(call, lock);
+  if (forced_ && plan == nullptr) {
+    return "-> " + taken +
+           (is_forced(call) ? ": forced by TUTTI_CUDA_ALGORITHM\n"
+                            : ": Tutti's own kernels; what TUTTI_CUDA_ALGORITHM names does not serve the call\n");
+  }
   std::string text = plans_ != nullptr ? plans_->table().explain(shape, plan) : "";
   if (plan != nullptr) return text + "   " + to_string(kernel_for(call)) + ": would work; a plan is preferred\n";
   const bool registered = direct_place(call).has_value();

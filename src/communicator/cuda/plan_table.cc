@@ -211,6 +211,12 @@ PlanTable::Choose PlanTable::install(const std::vector<std::uint64_t>& identitie
   return std::exchange(choose_, std::move(choose));
 }
 
+PlanChooser plan_chooser_of(const Call& call, bool forced, const PlanTable* table) noexcept {
+  if (call.choice != nullptr) return PlanChooser::kCall;
+  if (table == nullptr || forced || call.collective == Collective::kBarrier || call.uneven) return PlanChooser::kNobody;
+  return table->chooser() != nullptr ? PlanChooser::kFunction : PlanChooser::kOrder;
+}
+
 const char* refusal_on_gpu(const TablePlan& plan, const CallShape& shape) noexcept {
   if (plan.collective != shape.collective) return "computes something else";
   if (!plan.fits()) return plan.unfit.c_str();

@@ -6,7 +6,7 @@
 // and what one rank cannot run none does.
 //
 // The order of choice is that of CPUs: what the call names, what the selector function answers, the plans that were
-// given in their order, those of files.
+// given in their order, those of files. TUTTI_CUDA_ALGORITHM comes behind what the call names, and before all else.
 //
 // Thread rule: an offer belongs to one thread; a table is the communicator's, under its mutex.
 #pragma once
@@ -148,6 +148,11 @@ class PlanTable {
   std::vector<const TablePlan*> given_, files_;
   Choose choose_;
 };
+
+// Who says which plan a call takes.
+enum class PlanChooser { kNobody, kCall, kFunction, kOrder };
+// `forced`: TUTTI_CUDA_ALGORITHM is set. `table`: null without any plan.
+PlanChooser plan_chooser_of(const Call& call, bool forced, const PlanTable* table) noexcept;
 
 // Null, or why the plan does not serve the call.
 const char* refusal_on_gpu(const TablePlan& plan, const CallShape& shape) noexcept;

@@ -73,6 +73,20 @@ TEST(Choice, PiecesAreLarge) {
   EXPECT_EQ(chosen(Collective::kAllGather, 64 * kMB, 4).piece_bytes, kBulkPieceBytes);
 }
 
+// What is shown as forced is what was forced, and not what runs in its place.
+TEST(Choice, AForcedKernelThatCannotRunIsNotTaken) {
+  const auto taken = [](Collective collective, std::size_t bytes, const char* forced, bool ll128) {
+    return takes_forced({collective, DataType::kBfloat16, 4, bytes, kMaxBlocks, ll128}, parse_forced(forced));
+  };
+  EXPECT_TRUE(taken(Collective::kAllReduce, 1 * kKB, "bulk_two_shot", true));
+  EXPECT_EQ(name_of(chosen(Collective::kAllReduce, 1 * kKB, 4, "bulk_two_shot")), "bulk_two_shot");
+  EXPECT_FALSE(taken(Collective::kAllGather, 1 * kKB, "bulk_two_shot", true));  // there are no two shots of it
+  EXPECT_FALSE(taken(Collective::kAllReduce, 1 * kKB, "ll128_one_shot", false));
+  EXPECT_FALSE(taken(Collective::kAllReduce, 64 * kMB, "ll_one_shot", true));
+  EXPECT_FALSE(taken(Collective::kAllReduce, 1 * kKB, "copy_engine", true));
+  EXPECT_FALSE(taken(Collective::kAllReduce, 1 * kKB, "", true));
+}
+
 TEST(Choice, PiecesCanBeForced) {
   EXPECT_EQ(chosen(Collective::kAllGather, 8 * kMB, 4, "bulk_one_shot@32x256x4096").piece_bytes, 4096u);
   EXPECT_EQ(to_string(chosen(Collective::kAllGather, 8 * kMB, 4, "bulk_one_shot@32x256x4096")), "bulk_one_shot@32x256");

@@ -123,6 +123,32 @@ TEST(PlanTable, AFunctionsAnswerCountsWhereItFitsAndElseTheFiles) {
             std::string::npos);
 }
 
+// A forced kernel comes before all plans but the one that a call names, and the program's function is not asked.
+TEST(PlanTable, AForcedKernelComesBehindWhatTheCallNamesOnly) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring");
+  Tables both;
+  const auto given = both.offer({ring}, true);
+  PlanTable& table = both.tables[0];
+  Call call;
+  call.collective = Collective::kAllReduce;
+  EXPECT_EQ(plan_chooser_of(call, false, nullptr), PlanChooser::kNobody);
+  EXPECT_EQ(plan_chooser_of(call, false, &table), PlanChooser::kOrder);
+  EXPECT_EQ(plan_chooser_of(call, true, &table), PlanChooser::kNobody);
+  table.install(given, [](const AlgorithmRequest&) { return nullptr; });
+  EXPECT_EQ(plan_chooser_of(call, false, &table), PlanChooser::kFunction);
+  EXPECT_EQ(plan_chooser_of(call, true, &table), PlanChooser::kNobody);
+  Call uneven = call, barrier = call;
+  uneven.uneven = true;
+  barrier.collective = Collective::kBarrier;
+  EXPECT_EQ(plan_chooser_of(uneven, false, &table), PlanChooser::kNobody);
+  EXPECT_EQ(plan_chooser_of(barrier, false, &table), PlanChooser::kNobody);
+  AlgorithmChoice named;
+  named.algorithm = ring;
+  call.choice = &named;
+  EXPECT_EQ(plan_chooser_of(call, true, &table), PlanChooser::kCall);
+  EXPECT_EQ(plan_chooser_of(call, false, nullptr), PlanChooser::kCall);
+}
+
 // Graphs keep tables: what a program has given is let go when the communicator gives it back.
 TEST(PlanTable, KeepsNothingOfTheProgram) {
   auto ring = made(plan::ring_all_reduce(kSize), "ring");
