@@ -91,4 +91,25 @@ class CallLog {
   std::deque<Pending> collectives_, messages_;
 };
 
+// Tickets of the kernels of one call, none of which is captured. The last one has its own, by which the call's end is
+// seen; those before it share one. So a call takes two places of deadlines at most, however many kernels it has.
+//
+// Thread rule: as CallLog::open().
+class CallTickets {
+ public:
+  CallTickets(CallLog& log, std::chrono::milliseconds timeout) noexcept : log_(log), timeout_(timeout) {}
+
+  // Of the kernel that is launched next.
+  std::uint32_t next(bool last) noexcept {
+    if (last) return log_.open(timeout_);
+    if (shared_ == 0) shared_ = log_.open(timeout_);
+    return shared_;
+  }
+
+ private:
+  CallLog& log_;
+  const std::chrono::milliseconds timeout_;
+  std::uint32_t shared_ = 0;
+};
+
 }  // namespace tutti::cuda

@@ -350,14 +350,17 @@ Launched CudaCommunicatorImpl::launch_messages(const std::vector<MessageRequest>
   // As many blocks as lanes and channels: few where ranks share a GPU (GpuGroup::most_blocks).
   const int channels = group_->sharers() <= 2 ? kMessageChannels : 1;
   Launched last{Lane::kMessages, 0, 0, false, reinterpret_cast<std::uintptr_t>(stream)};
-  const auto enqueue = [&](bool many, auto args) {
-    last = launch(message_kernel(many), args.lanes * args.channels, kMessageWorkers, args, Lane::kMessages, stream);
+  CallTickets tickets(log_, call_timeout_);
+  const auto enqueue = [&](bool many, auto args, bool is_last) {
+    last = launch(message_kernel(many), args.lanes * args.channels, kMessageWorkers, args, Lane::kMessages, stream,
+                  &tickets, is_last);
   };
   if (requests.empty()) return last;
   if (requests.size() <= kFewMessages) {
-    enqueue(false, make_few_messages(requests, channels));
+    enqueue(false, make_few_messages(requests, channels), true);
   } else {
-    for (const ManyMessages& args : make_many_messages(requests, channels)) enqueue(true, args);
+    const std::vector<ManyMessages> kernels = make_many_messages(requests, channels);
+    for (const ManyMessages& args : kernels) enqueue(true, args, &args == &kernels.back());
   }
   return last;
 }

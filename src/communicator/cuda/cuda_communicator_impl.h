@@ -165,12 +165,14 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   Launched meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
   int direct_blocks() const noexcept;
   Launched launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
-  // Args has a ticket. Defined here for the files that launch.
+  // Args has a ticket. `tickets`: of a call of several kernels, of which this is the last or not. Defined here for the
+  // files that launch.
   template <class Args>
-  Launched launch(Kernel kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream) {
+  Launched launch(Kernel kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream,
+                  CallTickets* tickets = nullptr, bool last = true) {
     StreamOrder& order = lane == Lane::kCollectives ? collectives_ : messages_;
     const bool captured = order.before(stream, group_);
-    if (!captured) args.ticket = log_.open(call_timeout_);
+    if (!captured) args.ticket = tickets != nullptr ? tickets->next(last) : log_.open(call_timeout_);
     launch_kernel(kernel, blocks, workers, &args, stream, captured);
     ++launches_;
     last_captured_ = captured;

@@ -307,14 +307,17 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   }
   const void* interpreter =
       plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
+  const std::size_t bytes = agreed_bytes(call, size_), segment = plans_->segment_bytes(planned);
+  CallTickets tickets(log_, call_timeout_);
   Launched last;
   bool all_compiled = true;
-  const auto run = [&](Kernel kernel, int workers, int cluster, auto args) {
+  const auto run = [&](Kernel kernel, int workers, int cluster, auto args, std::size_t begin) {
     args.fingerprint = record.hash;
     kernel.together = plans_->together() && plan.device->blocks() > 1;  // a cluster comes whole as it is
     kernel.cluster = cluster;
     kernel.early = true;
-    last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
+    last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream, &tickets,
+                  bytes - begin <= segment);
   };
   // The code, or null: then the records are there.
   const auto prepare = [&](std::size_t begin) {
@@ -324,15 +327,14 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     static_cast<void>(plans_->interpreted(planned, begin));
     return compiled;
   };
-  launch_segments(agreed_bytes(call, size_), plans_->segment_bytes(planned), prepare,
-                  [&](std::size_t begin, const CompiledPlans::Kernel* compiled) {
-                    if (compiled != nullptr) {
-                      return run(compiled->function, compiled->workers, compiled->cluster,
-                                 plans_->compiled_args(planned, begin));
-                    }
-                    const InterpretedCall interpreted = plans_->interpreted(planned, begin);
-                    run(interpreter, plan.device->threads(), interpreted.cluster, interpreted.args);
-                  });
+  launch_segments(bytes, segment, prepare, [&](std::size_t begin, const CompiledPlans::Kernel* compiled) {
+    if (compiled != nullptr) {
+      return run(compiled->function, compiled->workers, compiled->cluster, plans_->compiled_args(planned, begin),
+                 begin);
+    }
+    const InterpretedCall interpreted = plans_->interpreted(planned, begin);
+    run(interpreter, plan.device->threads(), interpreted.cluster, interpreted.args, begin);
+  });
   log(call, record, all_compiled ? plans_->compiled_name(plan) : plan.name, last);
 }
 

@@ -189,6 +189,51 @@ TEST(CallLog, TheTableHoldsThe256LastTimeouts) {
   EXPECT_EQ(device::timeout_ns(host, tickets[0]), 8u);
 }
 
+// A call of more kernels than the table has places keeps its deadline to the last of them, and takes nobody else's. Its
+// last kernel's ticket is its own: with it the call has ended.
+TEST(CallLog, ACallOfManyKernelsTakesTwoPlaces) {
+  device::HostControl host;
+  host.timeout_ns = 7;
+  CallLog log(0, 1, 10, 0, host, [](RankState&) { return false; });
+  const std::uint32_t before = log.open(milliseconds(9));
+  CallTickets tickets(log, milliseconds(5));
+  std::vector<std::uint32_t> kernels;
+  for (std::uint32_t i = 1; i <= 3 * device::kTimedCalls; ++i) {
+    kernels.push_back(tickets.next(i == 3 * device::kTimedCalls));
+  }
+  for (const std::uint32_t ticket : kernels) ASSERT_EQ(device::timeout_ns(host, ticket), 5'000'000u);
+  EXPECT_EQ(device::timeout_ns(host, before), 9'000'000u);
+  EXPECT_EQ(kernels.front(), before + 1);
+  EXPECT_EQ(kernels[kernels.size() - 2], kernels.front());
+  EXPECT_EQ(kernels.back(), before + 2);
+  EXPECT_EQ(CallTickets(log, {}).next(true), before + 3);
+}
+
+// It is shown as completed when its last kernel has ended, not before.
+TEST(CallLog, ACallOfManyKernelsEndsWithTheLast) {
+  device::HostControl host;
+  RankState state;
+  CallLog log(0, 1, 10, 0, host, [&](RankState& read) {
+    read = state;
+    return true;
+  });
+  CallTickets tickets(log, {});
+  const std::uint32_t shared = tickets.next(false);
+  ASSERT_EQ(tickets.next(false), shared);
+  const std::uint32_t last = tickets.next(true);
+  CallRecord record;
+  record.sequence = 1;
+  log.issued({record, -1, 4, "plan:ring", {}}, {Lane::kCollectives, last, 1, false, 0});
+  const auto shown = [&](std::uint32_t started, std::uint32_t ended) {
+    state.blocks[0].progress = std::uint64_t{started} << 32 | ended;
+    return nlohmann::json::parse(log.flight_record("g"))["entries"][0]["state"].get<std::string>();
+  };
+  EXPECT_EQ(shown(shared, shared - 1), "scheduled");
+  EXPECT_EQ(shown(shared, shared), "scheduled");
+  EXPECT_EQ(shown(last, last - 1), "started");
+  EXPECT_EQ(shown(last, last), "completed");
+}
+
 // What is captured has no ticket: its deadline is the group's, and so is the one that the record shows.
 TEST(CallLog, CapturedCallsFollowTheGroupsTimeout) {
   LoggedRanks world(2);
