@@ -81,6 +81,7 @@ function(tutti_cuda_module name folder)
     src/algorithm/cuda/serving_kernels_f32.cu
     src/communicator/cuda/call_board.cc
     src/communicator/cuda/call_log.cc
+    src/communicator/cuda/code_requests.cc
     src/communicator/cuda/compiled_plans.cc
     src/communicator/cuda/copy_engine_calls.cc
     src/communicator/cuda/copy_streams.cc

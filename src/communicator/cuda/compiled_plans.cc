@@ -5,9 +5,9 @@
 #include "algorithm/cuda/team.cuh"
 #include "channel/cuda/device_world.h"
 #include "communicator/cuda/plan_room.h"
-#include "communicator/cuda/quiet_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/loaded_module.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -27,111 +27,47 @@ int clusters_of(CUfunction function, int size, int threads) {
 
 }  // namespace
 
-CompileMode parse_compile_mode(const std::string& text) {
-  if (text == "off") return CompileMode::kOff;
-  if (text == "on") return CompileMode::kOn;
-  if (text == "wait") return CompileMode::kWait;
-  throw_error(ErrorKind::kInvalidArgument, "TUTTI_CUDA_COMPILE=" + text + ": it may be off, on or wait");
-}
+struct CompiledPlans::Loaded final : LoadedCode {
+  explicit Loaded(const std::string& cubin) : module(cubin) {}
+  LoadedModule module;
+  Kernel kernel;
+};
 
 CompiledPlans::CompiledPlans(const Options& options)
-    : mode_(options.mode),
-      logger_(options.logger),
-      processors_(options.processors),
+    : processors_(options.processors),
       sharers_(options.sharers),
-      compiler_(options.cache_folder, architecture_of(options.device), options.nvrtc) {}
-
-CompiledPlans::~CompiledPlans() = default;
+      requests_({options.mode, options.cache_folder, architecture_of(options.device), options.nvrtc, options.logger}) {}
 
 const CompiledPlans::Kernel* CompiledPlans::find(const std::shared_ptr<const executor::DevicePlan>& plan,
-                                                 const executor::EmitRequest& request) {
-  if (mode_ == CompileMode::kOff) return nullptr;
-  const Key key{plan.get(), request.variant, request.dtype, request.op};
-  auto found = items_.find(key);
-  if (found == items_.end()) {
-    if (items_.size() >= kMostKernels) return nullptr;
-    Item asked;
-    asked.plan = plan;
-    try {
-      asked.code = compiler_.request([plan, request] {
-        const executor::PlanSource source = executor::emit(*plan, request);
-        return KernelText{source.text(), source.workers, source.cluster};
-      });
-    } catch (const Error& error) {  // no thread: a call does not fail for that, on this rank alone
-      logger_.warning("plan:" + plan->plan().name + " is interpreted: " + error.what());
-      return nullptr;
-    }
-    found = items_.emplace(key, std::move(asked)).first;
-    ++open_;
-    QuietDevice::of_process().count(1);
-    if (mode_ == CompileMode::kWait) PlanCompiler::wait(*found->second.code);
-  }
-  Item& item = found->second;
-  if (!item.given_up && item.code->state() == CompiledPlanCode::State::kFailed) give_up(item);
-  return item.kernel.function != nullptr ? &item.kernel : nullptr;
-}
-
-void CompiledPlans::settle() noexcept {
-  --open_;
-  QuietDevice::of_process().count(-1);
-}
-
-void CompiledPlans::give_up(Item& item) {
-  item.given_up = true;
-  settle();
-  logger_.info("plan:" + item.plan->plan().name + " is interpreted: " + item.code->why());
+                                                 const executor::EmitRequest& request, bool may_load) {
+  const LoadedCode* const found = requests_.find(plan, request, may_load);
+  return found != nullptr ? &static_cast<const Loaded*>(found)->kernel : nullptr;
 }
 
 void CompiledPlans::load() noexcept {
-  if (open_ == 0) return;
-  for (auto& [key, item] : items_) {
-    if (item.kernel.function != nullptr || item.given_up) continue;
-    const CompiledPlanCode::State state = item.code->state();
-    // Also of a size that is not called again: nobody looks for it any more.
-    if (state == CompiledPlanCode::State::kFailed) give_up(item);
-    if (state != CompiledPlanCode::State::kReady) continue;
-    settle();
-    try {
-      load(item);
-    } catch (const Error& error) {
-      item.given_up = true;
-      logger_.warning("plan:" + item.plan->plan().name +
-                      " is interpreted, because its code cannot be loaded: " + error.what());
-    }
-  }
+  requests_.load_ready(
+      [this](const CompiledPlanCode& code, const executor::DevicePlan& plan) { return load(code, plan); });
 }
 
-void CompiledPlans::load(Item& item) const {
-  item.module = std::make_unique<LoadedModule>(item.code->cubin());
-  const CUfunction function = item.module->function("tutti_plan");
+std::unique_ptr<LoadedCode> CompiledPlans::load(const CompiledPlanCode& code, const executor::DevicePlan& plan) const {
+  auto loaded = std::make_unique<Loaded>(code.cubin());
+  const CUfunction function = loaded->module.function("tutti_plan");
   // The plan was admitted by the interpreter's registers.
-  const int threads = item.code->workers() + kControlThreads;
+  const int threads = code.workers() + kControlThreads;
   int each = 0;
   check_driver(driver().blocks_a_processor(&each, function, threads, 0), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   const PlanRoom room = room_of(processors_, each, threads, sharers_, kMostPlanBlocks);
-  if (item.plan->blocks() > room.blocks) throw_error(ErrorKind::kUnsupported, room.why);
-  if (item.code->cluster() > 1) {
-    const int clusters = clusters_of(function, item.code->cluster(), threads);
-    if (item.plan->blocks() > clusters) {
+  if (plan.blocks() > room.blocks) throw_error(ErrorKind::kUnsupported, room.why);
+  if (code.cluster() > 1) {
+    const int clusters = clusters_of(function, code.cluster(), threads);
+    if (plan.blocks() > clusters) {
       throw_error(ErrorKind::kUnsupported, "the GPU has room for " + std::to_string(clusters) + " clusters of " +
-                                               std::to_string(item.code->cluster()) + " blocks, and the plan has " +
-                                               std::to_string(item.plan->blocks()) + " thread blocks");
+                                               std::to_string(code.cluster()) + " blocks, and the plan has " +
+                                               std::to_string(plan.blocks()) + " thread blocks");
     }
   }
-  item.kernel = {function, item.code->workers(), item.code->cluster()};
-}
-
-void CompiledPlans::end_compiling() noexcept {
-  compiler_.end();
-  std::erase_if(items_, [](const auto& entry) { return entry.second.kernel.function == nullptr; });
-  QuietDevice::of_process().count(-open_);
-  open_ = 0;
-}
-
-void CompiledPlans::unload() noexcept {
-  items_.clear();
-  QuietDevice::of_process().count(-open_);
-  open_ = 0;
+  loaded->kernel = {function, code.workers(), code.cluster()};
+  return loaded;
 }
 
 }  // namespace tutti::cuda

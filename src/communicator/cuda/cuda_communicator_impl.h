@@ -143,7 +143,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   PlanRoom plan_room(int workers) const;
   OfferingRank offering() const;
   CompiledPlans::Options compile_options() const;
-  void load_compiled(const PlannedCall& planned, bool captures);
+  void load_compiled(const PlannedCall& planned, bool may_load);
   std::optional<DirectPlace> plan_place(const Call& call, const TablePlan& plan) const;
   // Whether run() looks for registered memory.
   bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }

@@ -294,7 +294,7 @@ executor::PeerBuffers DevicePlans::peers_of(const PlannedCall& planned, std::siz
   return peers;
 }
 
-const CompiledPlans::Kernel* DevicePlans::compiled(const PlannedCall& planned, std::size_t begin) {
+const CompiledPlans::Kernel* DevicePlans::compiled(const PlannedCall& planned, std::size_t begin, bool may_load) {
   if (!compiled_.enabled()) return nullptr;
   const Call& call = planned.call;
   const bool reducing = reduces(call.collective);
@@ -303,7 +303,7 @@ const CompiledPlans::Kernel* DevicePlans::compiled(const PlannedCall& planned, s
   // Whatever a plan only moves, it moves by the same code.
   if (reducing) request.dtype = call.dtype;
   if (reducing && call.op != ReduceOp::kAvg) request.op = call.op;
-  return compiled_.find(planned.plan.device, request);
+  return compiled_.find(planned.plan.device, request, may_load);
 }
 
 executor::CompiledArgs DevicePlans::compiled_args(const PlannedCall& planned, std::size_t begin) const {

@@ -77,7 +77,8 @@ class DevicePlans {
   // Of a rank block; all segments but the last.
   std::size_t segment_bytes(const PlannedCall& planned) const;
   // What to launch for the bytes [begin, begin + segment) of each rank block: compiled, if it is, or interpreted.
-  const CompiledPlans::Kernel* compiled(const PlannedCall& planned, std::size_t begin);
+  // `may_load`: as of CodeRequests::find().
+  const CompiledPlans::Kernel* compiled(const PlannedCall& planned, std::size_t begin, bool may_load);
   executor::CompiledArgs compiled_args(const PlannedCall& planned, std::size_t begin) const;
   InterpretedCall interpreted(const PlannedCall& planned, std::size_t begin);
   // Of a kernel, which takes the whole call.

@@ -220,13 +220,15 @@ std::string CudaCommunicatorImpl::candidates(const Call& call) const {
 }
 
 // Asks for what the call's segments could run, all of one size but the last, and loads what is there.
-void CudaCommunicatorImpl::load_compiled(const PlannedCall& planned, bool captures) {
-  if (!plans_->compiled_plans().enabled()) return;
+void CudaCommunicatorImpl::load_compiled(const PlannedCall& planned, bool may_load) {
+  CompiledPlans& compiled = plans_->compiled_plans();
+  if (!compiled.enabled()) return;
+  if (!may_load) return compiled.drop_open();
   const std::size_t segment = plans_->segment_bytes(planned);
   const std::size_t last = (agreed_bytes(planned.call, size_) - 1) / segment * segment;
-  static_cast<void>(plans_->compiled(planned, 0));
-  if (last > 0) static_cast<void>(plans_->compiled(planned, last));
-  if (QuietDevice::of_process().any_waits() && !captures) QuietDevice::of_process().load_if_quiet(quiet_);
+  static_cast<void>(plans_->compiled(planned, 0, true));
+  if (last > 0) static_cast<void>(plans_->compiled(planned, last, true));
+  if (QuietDevice::of_process().any_waits()) QuietDevice::of_process().load_if_quiet(quiet_);
 }
 
 // Where the tensors lie that the plan reaches into, if all of those are registered and every rank has them.
@@ -298,7 +300,9 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     direct_calls_.fetch_add(1, std::memory_order_relaxed);
   }
   const PlannedCall planned{plan, call, place ? &*place : nullptr};
-  load_compiled(planned, captures);
+  // Once a call was captured, this communicator is never known to be idle again.
+  const bool may_load = !captures && !collectives_.has_captured() && !messages_.has_captured();
+  load_compiled(planned, may_load);
   // A graph gets what its kernels need before it has the first of them.
   if (captures) {
     plans_->keep_records();
@@ -321,7 +325,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   };
   // The code, or null: then the records are there.
   const auto prepare = [&](std::size_t begin) {
-    const CompiledPlans::Kernel* const compiled = plans_->compiled(planned, begin);
+    const CompiledPlans::Kernel* const compiled = plans_->compiled(planned, begin, may_load);
     if (compiled != nullptr) return compiled;
     all_compiled = false;
     static_cast<void>(plans_->interpreted(planned, begin));

@@ -182,7 +182,7 @@ void StreamOrder::retain_in(const StreamCapture& capture, const std::shared_ptr<
 }
 
 bool StreamOrder::idle() const noexcept {
-  if (captured_.made) return false;
+  if (has_captured()) return false;
   if (!eager_.made) return true;
   cudaError_t state = cudaErrorNotReady;
   // As in wait(). Of a stream that is captured nothing may be asked.

@@ -41,6 +41,8 @@ class StreamOrder {
   void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Nothing is under way: the last eager launch has ended. False once any was captured, since nothing tells of replays.
   bool idle() const noexcept;
+  // A launch was captured: a replay may be under way at any time.
+  bool has_captured() const noexcept { return captured_.made; }
   // Waits on the host for the last eager launch: of streams that last, where its stream is being captured by now, for
   // all that runs on the device, which is the current one.
   void wait() noexcept;
