@@ -344,6 +344,16 @@ mutant cuda_registration_test 'DirectIdentity.*' $places 'numbers of blocks are 
 mutant cuda_registration_test 'RegistrationTable.*' $places 'a number is given to another range' 's/++made_, bytes,/static_cast<std::uint32_t>(entries_.size()) + 1, bytes,/'
 mutant cuda_registration_test 'RegistrationTable.*' $places 'memory beyond a range is taken for registered' 's/ \&\& bytes <= found.second.bytes - offset ? / ? /'
 
+# Calls that reach a GPU in parts, and what decides how one runs.
+parts=src/communicator/call_parts.h
+mutant cuda_plan_table_test 'CallParts.*' $parts 'the last segment is launched with what another needs' 's/const auto rest = last > 0 ? prepare(last) : whole;/const auto rest = whole;/'
+mutant cuda_plan_table_test 'CallParts.*' $parts 'a call that was launched in part ends nothing' 's/if (launched() != before) fail/if (launched() < before) fail/'
+mutant cuda_plan_table_test 'CallParts.*' $parts 'a call that was not launched ends the group' 's/if (launched() != before) fail/if (launched() >= before) fail/'
+mutant cuda_plan_table_test 'PlanTable.*' src/communicator/cuda/plan_table.cc 'a function is asked while a kernel is forced' 's/if (table == nullptr || forced || /if (table == nullptr || /'
+mutant cuda_call_log_test 'CallLog.*' src/communicator/cuda/call_log.h 'each kernel of a call takes a place of deadlines' 's/if (shared_ == 0) shared_ = /shared_ = /'
+mutant cuda_call_log_test 'CallLog.*' src/communicator/cuda/call_log.h 'a call has ended before its last kernel' 's/if (last) return log_.open(timeout_);/;/'
+mutant cuda_compiled_plans_test 'Requests.*' src/communicator/cuda/code_requests.cc 'code is asked for that will not be loaded' 's/if (!may_load || items_/if (items_/'
+
 relax='s/std::memory_order_\(release\|acquire\)/std::memory_order_relaxed/'
 ring=src/transport/shm/ring.cc
 order host_channel_test 'HostOrder*' $host 'an announcement without release' "/^void HostChannel::store_and_wake/,/^}/{/word.store/$relax}"
