@@ -1,7 +1,5 @@
 // How a collective runs.
 #include <algorithm>
-#include <chrono>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <span>
@@ -12,7 +10,6 @@
 #include "algorithm/two_level/scopes.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
-#include "base/interruption.h"
 #include "communicator/call_check.h"
 #include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
@@ -152,24 +149,15 @@ void CommunicatorImpl::throw_running_here(const char* what) {
                   "of this group: make it elsewhere, or asynchronously");
 }
 
-// Another thread's call may be under way, for as long as its own limit lets it.
-std::unique_lock<std::timed_mutex> CommunicatorImpl::take_turn(std::string_view what, Deadline& deadline) {
-  std::unique_lock lock(run_mutex_, std::try_to_lock);
-  while (!lock) {
-    const std::int64_t left = deadline.remaining_ns();
-    if (left <= 0) {
-      throw_error(ErrorKind::kTimeout, std::string(what) + " of group '" + options_.name + "' on rank " +
-                                           std::to_string(rank_) +
-                                           ": another thread's call of the group has not ended in the " +
-                                           std::to_string(deadline.timeout().count()) +
-                                           " ms that this one may take. It has not begun, and nothing has been sent");
-    }
-    using std::chrono::nanoseconds;
-    static_cast<void>(
-        lock.try_lock_for(std::min<nanoseconds>(nanoseconds(left), std::chrono::milliseconds(kAskEveryMs))));
-    if (!lock) throw_if_interrupted(std::string(what) + " of group '" + options_.name + "'");
-  }
-  return lock;
+TurnLock CommunicatorImpl::take_turn(std::string_view what, Deadline& deadline) {
+  const auto who = [&] { return std::string(what) + " of group '" + options_.name + "'"; };
+  TurnLock turn = tutti::take_turn(run_mutex_, deadline, who);
+  if (turn) [[likely]]
+    return turn;
+  throw_error(ErrorKind::kTimeout, who() + " on rank " + std::to_string(rank_) +
+                                       ": another thread's call of the group has not ended in the " +
+                                       std::to_string(deadline.timeout().count()) +
+                                       " ms that this one may take. It has not begun, and nothing has been sent");
 }
 
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered) {

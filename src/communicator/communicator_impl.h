@@ -28,6 +28,7 @@
 #include "algorithm/tuning/tuned.h"
 #include "base/log.h"
 #include "base/registry.h"
+#include "base/turn.h"
 #include "channel/host_channel.h"
 #include "channel/message_port.h"
 #include "communicator/algorithm_table.h"
@@ -149,7 +150,7 @@ class CommunicatorImpl final : public Communicator,
 
   // collective.cc
   // The lock on run_mutex_. Throws Error(kTimeout) when `deadline` is over, and what a signal's handler does.
-  std::unique_lock<std::timed_mutex> take_turn(std::string_view what, Deadline& deadline);
+  TurnLock take_turn(std::string_view what, Deadline& deadline);
   // `numbered`: of a call of the queue, set once it has its number; null of others.
   void run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered);
   // Takes what the call needs of memory in its course, by `algorithm` if that is known: a call that is refused here
@@ -234,7 +235,7 @@ class CommunicatorImpl final : public Communicator,
   mutable AlgorithmTable algorithms_;  // see there for its threads
   std::atomic<std::int64_t> timeout_ms_;
 
-  std::timed_mutex run_mutex_;
+  TurnMutex run_mutex_;
   std::uint64_t sequence_ = 0;            // the number of the last call that has begun; guarded by run_mutex_
   std::atomic<std::uint64_t> direct_{0};  // calls that their own threads have run; written under run_mutex_
   std::atomic<std::uint64_t> queued_{0};  // calls that have come into the queue

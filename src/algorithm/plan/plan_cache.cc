@@ -1,9 +1,7 @@
 #include "algorithm/plan/plan_cache.h"
 
-#include <chrono>
 #include <utility>
 
-#include "base/interruption.h"
 #include "base/whole_file.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
@@ -34,24 +32,20 @@ PlanCache& PlanCache::of_process() {
 }
 
 // relaxed: only a thread's own id says something to it, and that is what it has stored itself.
-PlanCache::Turn::Turn(const PlanCache& cache)
-    : cache_(cache), nested_(cache.user_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-  if (nested_) return;
-  while (!cache_.turn_.try_lock_for(std::chrono::milliseconds(kAskEveryMs))) {
-    throw_if_interrupted("waiting for another thread's proof of a plan");
-  }
+PlanCache::Use::Use(const PlanCache& cache) : cache_(cache) {
+  if (cache_.user_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
+  Deadline never = Deadline::never();
+  turn_ = take_turn(cache_.mutex_, never, [] { return std::string("waiting for another thread's proof of a plan"); });
   cache_.user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
 }
 
-PlanCache::Turn::~Turn() {
-  if (nested_) return;
-  cache_.user_.store(std::thread::id(), std::memory_order_relaxed);  // relaxed: as above
-  cache_.turn_.unlock();
+PlanCache::Use::~Use() {
+  if (turn_) cache_.user_.store(std::thread::id(), std::memory_order_relaxed);  // relaxed: as above
 }
 
 ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std::string& cache_folder) {
   const FileStamp stamp = FileStamp::of(path);  // not in turn: ranks that are threads look at many files
-  const Turn turn(*this);
+  const Use use(*this);
   if (const auto known = files_.find(path); known != files_.end() && known->second.stamp == stamp) {
     const File& file = known->second;
     if (file.ranks != ranks) return {nullptr, file.content, file.ranks};
@@ -76,7 +70,7 @@ ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std
 }
 
 ProvenPlan PlanCache::prove(const std::string& text, const std::string& cache_folder) {
-  const Turn turn(*this);
+  const Use use(*this);
   return prove_for(kAnyRanks, text, cache_folder);
 }
 
@@ -115,12 +109,12 @@ void PlanCache::remember(const Digest& content, std::shared_ptr<const plan::Plan
 }
 
 std::uint64_t PlanCache::reads() const {
-  const Turn turn(*this);
+  const Use use(*this);
   return reads_;
 }
 
 std::uint64_t PlanCache::proofs() const {
-  const Turn turn(*this);
+  const Use use(*this);
   return proofs_;
 }
 

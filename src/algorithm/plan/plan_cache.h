@@ -20,7 +20,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "base/file_stamp.h"
 #include "base/secret.h"
-#include "base/turn_lock.h"
+#include "base/turn.h"
 #include "plan/plan.h"
 
 namespace tutti {
@@ -56,22 +56,22 @@ class PlanCache {
 
   // While it lives, the thread uses the cache alone. So does what a handler does on it meanwhile: nothing is held on to
   // across a proof. Throws Aborted where a handler raises while it waits.
-  class Turn {
+  class Use {
    public:
-    explicit Turn(const PlanCache& cache);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    explicit Use(const PlanCache& cache);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
 
    private:
     const PlanCache& cache_;
-    const bool nested_;
+    TurnLock turn_;  // empty within another use
   };
 
   ProvenPlan prove_for(std::size_t ranks, const std::string& text, const std::string& cache_folder);
   void remember(const Digest& content, std::shared_ptr<const plan::Plan> plan);
 
-  mutable TurnLock turn_;  // guards all below user_; none other is taken under it but by a handler
+  mutable TurnMutex mutex_;  // guards all below user_; none other is taken under it but by a handler
   mutable std::atomic<std::thread::id> user_{};  // who has the turn
   std::map<std::string, File> files_;
   std::map<Digest, std::shared_ptr<const plan::Plan>> plans_;

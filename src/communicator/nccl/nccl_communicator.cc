@@ -44,7 +44,8 @@ void at_the_end(StreamWork& work, const Call& call) noexcept {
 void NcclCommunicator::Life::abort() noexcept {
   if (ending.exchange(true, std::memory_order_acq_rel)) return;
   {
-    const std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
+    const TurnLock turn(order, std::chrono::system_clock::now() +
+                               kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
     if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
       at_the_end(*work, [&] { return nccl.ncclCommAbort(mine); });
     }

@@ -36,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/turn_lock.h"
+#include "base/turn.h"
 #include "bootstrap/bootstrap.h"
 #include "communicator/nccl/calls_under_way.h"
 #include "communicator/nccl/library.h"
@@ -101,7 +101,7 @@ class NcclCommunicator final : public StreamCommunicator {
 
     const NcclLibrary& nccl;
     const std::shared_ptr<StreamWork> work;
-    TurnLock order;
+    TurnMutex order;
     // Null: ended. release by who makes or takes it, acquire by who uses it: under `order`, but for an abort() that has
     // not got that within a second.
     std::atomic<ncclComm_t> comm{nullptr};
