@@ -45,7 +45,7 @@ void NcclCommunicator::Life::abort() noexcept {
   if (ending.exchange(true, std::memory_order_acq_rel)) return;
   {
     const TurnLock turn(order, std::chrono::system_clock::now() +
-                               kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
+                                   kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
     if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
       at_the_end(*work, [&] { return nccl.ncclCommAbort(mine); });
     }
