@@ -197,11 +197,7 @@ void TorchCommTutti::finalize() {
   Watch::of_process().remove(std::exchange(watched_, 0));
   std::exception_ptr interrupted;  // a signal's handler has raised
   if (finalized_ && window_group_ != nullptr) {
-    try {
-      without_python([this] { window_group_->leave_inboxes(); });
-    } catch (...) {
-      interrupted = std::current_exception();
-    }
+    without_python([&] { interrupted = window_group_->leave_inboxes(); });
   }
   end_windows();
   const Group group = current_group();

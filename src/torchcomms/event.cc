@@ -62,8 +62,12 @@ bool Event::wait(std::chrono::milliseconds timeout) {
       if (const auto raised = face::run_python_handlers(handler)) std::rethrow_exception(raised);
       late = limited && Clock::now() - start >= timeout;
       if (late) C10_THROW_ERROR(DistBackendError, late_());
-    } catch (...) {
+    } catch (const c10::Error&) {
       if (end(std::current_exception(), late)) throw;
+    } catch (...) {  // Python's own can be thrown once: others that wait for this hear of it otherwise
+      end(std::make_exception_ptr(c10::DistBackendError(
+          {__func__, __FILE__, __LINE__}, "tutti: wait: a handler of a signal has raised in an earlier wait")));
+      throw;
     }
   }
   if (exception_ != nullptr) std::rethrow_exception(exception_);

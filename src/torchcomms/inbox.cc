@@ -72,13 +72,13 @@ Inbox::CallPtr Inbox::unless_gone(int peer, const Send& send) {
     to.being_sent_to = true;
   }
   const CallPtr call = send();
-  bool answer = false;
+  bool has_left = false;  // since
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     to.being_sent_to = false;
-    answer = to.gone;  // since
+    has_left = to.gone;
   }
-  if (answer) send_last(peer, kLast);
+  if (has_left) answer(peer);
   return call;
 }
 
@@ -108,7 +108,20 @@ void Inbox::send_last(int peer, Notice notice) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(to.last_is_sent, true)) return;
   }
-  end_with(send(peer, {notice, 0, 0}), to.told);
+  try {
+    end_with(send(peer, {notice, 0, 0}), to.told);
+  } catch (...) {
+    to.told->end(std::current_exception());
+    throw;
+  }
+}
+
+// That it cannot be sent is no failure: who has left waits for it no longer than it can.
+void Inbox::answer(int peer) noexcept {
+  try {
+    send_last(peer, kLast);
+  } catch (const std::exception&) {
+  }
 }
 
 void Inbox::end_with(const CallPtr& sent, const EventPtr& event) {
@@ -178,22 +191,38 @@ void Inbox::close(Milliseconds limit) {
   if (!group_ended()) loan->end();
 }
 
-void Inbox::leave(Deadline& deadline) {
-  const auto to_peers = [this](const auto& act) {
-    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      try {
-        if (peer != rank_) act(peer, peers_[static_cast<std::size_t>(peer)]);
-      } catch (const c10::Error&) {  // late, or gone, too
-      }
+template <class Act>
+void Inbox::with_each_peer(const Act& act) {
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    if (peer == rank_) continue;
+    try {
+      act(peer, peers_[static_cast<std::size_t>(peer)]);
+    } catch (const c10::Error&) {  // late, or gone, too
+    } catch (const std::bad_alloc&) {
     }
-  };
-  to_peers([this](int peer, Peer& /*to*/) { send_last(peer, kGone); });
-  to_peers([&deadline](int /*peer*/, Peer& to) {
+  }
+}
+
+void Inbox::say_gone() {
+  with_each_peer([this](int peer, Peer& /*to*/) { send_last(peer, kGone); });
+}
+
+std::exception_ptr Inbox::await_answers(Deadline& deadline) {
+  std::exception_ptr raised;
+  with_each_peer([&](int /*peer*/, Peer& to) {
     for (const EventPtr& event : {to.put, to.told, to.last}) {
       const std::chrono::nanoseconds left(deadline.remaining_ns());
-      if (event != nullptr) event->wait(std::max(std::chrono::ceil<Milliseconds>(left), Milliseconds(1)));
+      if (event == nullptr) continue;
+      try {
+        event->wait(std::max(std::chrono::ceil<Milliseconds>(left), Milliseconds(1)));
+      } catch (const c10::Error&) {
+        throw;
+      } catch (...) {
+        if (raised == nullptr) raised = std::current_exception();
+      }
     }
   });
+  return raised;
 }
 
 void Inbox::require_there(int peer) {
@@ -209,16 +238,16 @@ std::exception_ptr Inbox::is_gone(int peer) const {
 
 void Inbox::took_leave(int peer) {
   std::deque<EventPtr> waiting;
-  bool answer = false;
+  bool answers = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Peer& from = peers_[static_cast<std::size_t>(peer)];
     from.gone = true;
-    answer = !from.being_sent_to;  // else that call does
+    answers = !from.being_sent_to;  // else that call does
     waiting.swap(from.waiting);
   }
-  if (answer) send_last(peer, kLast);
   for (const EventPtr& event : waiting) event->end(is_gone(peer));
+  if (answers) answer(peer);
 }
 
 Inbox::CallPtr Inbox::receive(const at::Tensor& tensor, int peer, int tag) {

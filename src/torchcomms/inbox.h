@@ -64,9 +64,11 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // unless the group has ended. Signals that are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
 
-  // This rank's communicator is about to end: tells the peers, who expect nothing more of it, and takes what they have
-  // sent. Those that do not answer in time take its end for a failure. Raises what a signal's handler does.
-  void leave(Deadline& deadline);
+  // This rank's communicator is about to end: tells the peers, who expect nothing more of it.
+  void say_gone();
+  // Behind that: until they have answered, and all that they have sent is here. Those that do not in time take its end
+  // for a failure. Gives what a handler of a signal has raised first; it goes on waiting.
+  std::exception_ptr await_answers(Deadline& deadline);
   // Throws if that peer's communicator has ended.
   void require_there(int peer);
 
@@ -102,6 +104,10 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   CallPtr unless_gone(int peer, const Send& send);
   // Once: nothing goes to that peer any more.
   void send_last(int peer, Notice notice);
+  void answer(int peer) noexcept;
+  // Whatever becomes of one.
+  template <class Act>
+  void with_each_peer(const Act& act);
   // Ends with `sent`, and keeps nothing of it.
   static void end_with(const CallPtr& sent, const EventPtr& event);
   EventPtr taken_by(int peer) const;

@@ -74,9 +74,16 @@ std::vector<std::shared_ptr<Inbox>> WindowGroup::inboxes() const {
   return all;
 }
 
-void WindowGroup::leave_inboxes() {
+std::exception_ptr WindowGroup::leave_inboxes() {
   Deadline deadline = Deadline::after(std::chrono::seconds(1));
-  for (const auto& inbox : inboxes()) inbox->leave(deadline);
+  const auto all = inboxes();
+  for (const auto& inbox : all) inbox->say_gone();
+  std::exception_ptr first;
+  for (const auto& inbox : all) {
+    const std::exception_ptr raised = inbox->await_answers(deadline);
+    if (first == nullptr) first = raised;
+  }
+  return first;
 }
 
 void WindowGroup::fail_inboxes(const char* reason) {

@@ -52,8 +52,9 @@ class WindowGroup final {
   // Ends what waits for signals, too, of which the group knows nothing. An abort() of the communicator may come while
   // this is made, and does not see it.
   void abort_if(const std::atomic<bool>& aborted);
-  // What its inboxes tell their peers before this rank's communicator ends. Gives up after a second.
-  void leave_inboxes();
+  // What its inboxes tell their peers before this rank's communicator ends. Gives up after a second. Gives what a
+  // handler of a signal has raised meanwhile.
+  std::exception_ptr leave_inboxes();
   void end();  // without Python's global lock
 
   // That fails with the group, also if that has been before.

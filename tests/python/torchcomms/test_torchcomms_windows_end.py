@@ -169,6 +169,27 @@ def finalized_meanwhile(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def interrupted(call: Callable[[], Any]) -> None:
+    """By a handler that raises, once ``call`` has begun."""
+
+    def begun() -> None:
+        call()
+
+    def interrupt(number: int, frame: Any) -> None:
+        if frame.f_code is begun.__code__ and frame.f_lineno > begun.__code__.co_firstlineno:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begun()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def interrupted_finalize(ctx: Context, name: str) -> None:
     """What a signal's handler raises while finalize() waits for a peer passes, and the communicator has ended."""
     comm, store = new_comm(ctx, name), ctx.store(name)
@@ -176,24 +197,31 @@ def interrupted_finalize(ctx: Context, name: str) -> None:
     store.set(f"pid of {ctx.rank}", str(os.getpid()))
     stopped = int(store.get("pid of 1"))
     if ctx.rank == 0:
-
-        def interrupt(number: int, frame: Any) -> None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGALRM, interrupt)
         os.kill(stopped, signal.SIGSTOP)
         try:
-            with pytest.raises(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
-                comm.finalize()
+            interrupted(comm.finalize)
         finally:
             os.kill(stopped, signal.SIGCONT)
-            signal.signal(signal.SIGALRM, before)
         refused("already finalized", comm.finalize)
         refused("finalized", lambda: window.signal(1, False))
     store.set(f"over {ctx.rank}", "1")
     store.wait(["over 0"])
+
+
+def interrupted_before_the_end(ctx: Context, name: str) -> None:
+    """What a handler has raised while a rank deregistered is raised there, and once: the end of the communicator, and
+    another wait for the same, hear of it as an error.
+    """
+    comm, store = new_comm(ctx, name), ctx.store(name)
+    window = comm.new_window(torch.zeros(4))
+    if ctx.rank == 0:
+        waiting = window.wait_signal(1, True)
+        interrupted(waiting.wait)
+        interrupted(window.tensor_deregister)
+        refused("a handler of a signal has raised", waiting.wait)
+        comm.finalize()
+        store.set("over", "1")
+    store.wait(["over"])
 
 
 def aborted_alone(ctx: Context, name: str) -> None:
@@ -304,6 +332,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, finalized_first),
         (3, finalized_meanwhile),
         (2, interrupted_finalize),
+        (2, interrupted_before_the_end),
         (2, aborted_alone),
         (2, abort_meanwhile),
         (2, failed_alone),
