@@ -58,7 +58,12 @@ ncclResult_t issue(const Queued& queued) noexcept {
 // and they would take its data without an error. So none is issued, and the watchdogs of the others find the
 // communicator aborted.
 void give_up_after(const Queued& failed, std::vector<Queued>& calls) noexcept {
-  for (Queued& each : calls) each.left_out = each.left_out || each.served == failed.served;
+  bool has_more = false;
+  for (Queued& each : calls) {
+    if (&each <= &failed || each.served != failed.served) continue;
+    each.left_out = has_more = true;
+  }
+  if (!has_more) return;  // as a call in no group: the program hears of it
   CudaCommunicator& cuda = *failed.served->cuda;
   try {
     cuda.abort(std::string("a call of this rank has failed in a group of calls: ") + last_error());
