@@ -168,10 +168,11 @@ void check_call(const Call& call, int rank, int size) {
     refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
   }
   if (reduces(c)) check_reduction(call);
-  // What the ranks compare is the count, what they read and write the blocks.
-  if (!call.uneven && block_bytes(call, rank) != call.count * size_of(call.dtype) && c != Collective::kBarrier) {
+  // What the ranks compare is the count, what they read and write the blocks. Parts of elements are refused below.
+  if (const std::size_t bytes = block_bytes(call, rank), element = size_of(call.dtype);
+      !call.uneven && bytes != call.count * element && bytes % element == 0 && c != Collective::kBarrier) {
     refuse(call, "the call is of " + std::to_string(call.count) + " elements of " + std::string(to_string(call.dtype)) +
-                     ", and this rank's block has " + std::to_string(block_bytes(call, rank)) + " bytes");
+                     ", and this rank's block has " + std::to_string(bytes) + " bytes");
   }
   // One tensor on both sides, as calls in place and most broadcasts have it: it is looked at once, and lies apart.
   const bool one_tensor = is_piece(call.input) && is_piece(call.output) && call.input.base == call.output.base &&

@@ -164,8 +164,9 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const RunningHere*& running = RunningHere::innermost();
   if (RunningHere::is_in(running, this)) throw_running_here(to_string(call.collective).data());
   const RunningHere here(running, this);
-  Deadline deadline = Deadline::after(effective(timeout));
-  const auto turn = take_turn(to_string(call.collective), deadline);
+  // A call of the queue that gave up here would leave its place to the next one.
+  Deadline of_turn = numbered != nullptr ? Deadline::never() : Deadline::after(effective(timeout));
+  const auto turn = take_turn(to_string(call.collective), of_turn);
   throw_if_unusable();
   const UserAlgorithmPtr chosen = chosen_for(call);
   Dispatch how;
@@ -177,7 +178,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
-  context_.deadline = deadline;
+  context_.deadline = Deadline::after(effective(timeout));
   make_record(call, chosen.get(), context_.record);
   sequence_ = context_.record.sequence;
   if (numbered != nullptr) {

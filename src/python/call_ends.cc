@@ -70,8 +70,14 @@ Blocks blocks_of(const std::optional<CallEnd>& end, const char* which, std::size
 
 }  // namespace
 
-Call make_call(Collective collective, int size, const std::optional<CallEnd>& input,
-               const std::optional<CallEnd>& output, ReduceOp op, int root) {
+Call make_call(Collective collective, int size, std::optional<CallEnd> input, std::optional<CallEnd> output,
+               ReduceOp op, int root) {
+  // Most pass None for what only the root reads or writes, some an array of nothing. The root's own is refused later.
+  if (collective == Collective::kScatter && input && output && input->count == 0) input.reset();
+  if ((collective == Collective::kReduce || collective == Collective::kGather) && input && output &&
+      output->count == 0) {
+    output.reset();
+  }
   Call call;
   call.collective = collective;
   call.root = root;

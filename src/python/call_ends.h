@@ -39,9 +39,10 @@ CallEnd end_of(const Array& array, const char* which, const char* instead) {
 // which ctypes' arrays do not. With the GIL.
 nanobind::object with_strides(nanobind::handle object);
 
-// A collective of `size` ranks. An end that this rank does not need may be absent. Throws Error(kInvalidArgument).
-Call make_call(Collective collective, int size, const std::optional<CallEnd>& input,
-               const std::optional<CallEnd>& output, ReduceOp op, int root);
+// A collective of `size` ranks. An end that only the root needs may be absent on others, or have no elements. Throws
+// Error(kInvalidArgument).
+Call make_call(Collective collective, int size, std::optional<CallEnd> input, std::optional<CallEnd> output,
+               ReduceOp op, int root);
 
 // PREMUL_SUM, the last, needs a factor, which nothing here gives.
 inline constexpr int kOpsWithoutFactor = static_cast<int>(ReduceOp::kPremulSum);

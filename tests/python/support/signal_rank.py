@@ -303,8 +303,10 @@ def waiting_behind() -> None:
     thread = threading.Thread(target=call_first)
     thread.start()
     until(lambda: json.loads(group.record())["entries"][-1]["state"] not in ("completed", "failed"))
-    watch = signal_when(lambda: sleeps(os.getpid()), signal.SIGINT)
+    began = threading.Event()
+    watch = signal_when(lambda: began.is_set() and sleeps(os.getpid()), signal.SIGINT)
     try:
+        began.set()
         group.calls["barrier"]()
     except KeyboardInterrupt:
         tell("behind")
