@@ -56,14 +56,16 @@ ncclResult_t issue(const Queued& queued) noexcept {
 
 // To the other ranks the next call of this communicator would be the one that has failed here: it may look the same,
 // and they would take its data without an error. So none is issued, and the watchdogs of the others find the
-// communicator aborted.
+// communicator aborted. So they do where the last of several has failed: the group of calls returns one error, and a
+// program that made it again would begin with the first.
 void give_up_after(const Queued& failed, std::vector<Queued>& calls) noexcept {
-  bool has_more = false;
+  bool alone = true;
   for (Queued& each : calls) {
-    if (&each <= &failed || each.served != failed.served) continue;
-    each.left_out = has_more = true;
+    if (&each == &failed || each.served != failed.served) continue;
+    alone = false;
+    each.left_out = each.left_out || &each > &failed;
   }
-  if (!has_more) return;  // as a call in no group: the program hears of it
+  if (alone) return;  // as a call in no group: the program knows which one has failed
   CudaCommunicator& cuda = *failed.served->cuda;
   try {
     cuda.abort(std::string("a call of this rank has failed in a group of calls: ") + last_error());

@@ -241,6 +241,21 @@ TEST(NcclHostile, BehindACallThatFailsItsCommunicatorIssuesNoOther) {
   });
 }
 
+// Nor can the program know which one to make again, where there were several.
+TEST(NcclHostile, TheLastOfSeveralThatFailsEndsItsCommunicatorAndOneAloneDoesNot) {
+  for (const int calls : {1, 2}) {
+    run_ranks(2, [&](Rank& rank) {
+      const ncclComm_t comm = rank.communicator();
+      ::setenv("FAKE_THROWS_AT", std::to_string(calls).c_str(), 1);
+      ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+      for (int i = 0; i < calls; ++i) EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+      EXPECT_EQ(ncclGroupEnd(), ncclInternalError);
+      EXPECT_EQ(aborts_of_tutti().empty(), calls == 1);
+      EXPECT_EQ(state(comm) == ncclSuccess, calls == 1);
+    });
+  }
+}
+
 TEST(NcclHostile, AGroupThatCannotBeSimulatedGoesOn) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
