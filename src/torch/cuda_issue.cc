@@ -18,6 +18,7 @@
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
+#include "tutti/cuda/capture.h"
 
 namespace tutti::face {
 namespace {
@@ -171,7 +172,13 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
       const auto run = [&] {
         for (; i < count; ++i) lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
       };
-      issue_as_a_whole([&] { return i; }, run, [&](const std::string& why) { lane.communicator->abort(why); });
+      const bool captures = lane.communicator->is_capturing(stream.native_handle());
+      issue_as_a_whole([&] { return i; }, run,
+                       [&](const std::string& why) {
+                         // The graph of a capture that has failed never runs: nobody has come to a part of the call.
+                         if (captures && cuda_capture_of(device.index(), stream.native_handle()) == 0) return;
+                         lane.communicator->abort(why);
+                       });
     });
     for (std::size_t i = 0; i < count; ++i) part(i).write_back();
     auto work = c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane, stream, async, inputs, outputs);

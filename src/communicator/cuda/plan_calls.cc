@@ -304,7 +304,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   const bool may_load = !captures && !collectives_.has_captured() && !messages_.has_captured();
   load_compiled(planned, may_load);
   // A graph gets what its kernels need before it has the first of them.
-  if (captures) {
+  if (captures && capture_of(stream).id != 0) {  // one that has failed has none
     plans_->keep_records();
     collectives_.retain(stream, plans_);
     if (place) keep_for_graph(*place, stream);
