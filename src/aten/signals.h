@@ -12,12 +12,22 @@
 #include "base/interruption.h"
 #include "interpreter/left_behind.h"
 #include "interpreter/signals.h"
+#include "interpreter/without_python.h"
 #include "tutti/communicator.h"
 
 namespace tutti::face {
 
 // For Interruption. Takes the GIL.
 inline constexpr auto run_python_handlers = &raised_by_handlers<pybind11::error_already_set>;
+
+// Once a module, when it is loaded, with Python's lock: for the threads that StaysBehind is about.
+inline void hear_of_pythons_end() {
+  pybind11::module_::import("atexit").attr("register")(pybind11::cpp_function([] {
+    if (pybind11::module_::import("threading").attr("active_count")().cast<int>() == 1) return;
+    const WithoutPython released;
+    python_ends();
+  }));
+}
 
 // `call()`, with Python's handlers run while it waits. What a handler raises is given to `abort`, and is thrown as
 // Python's own exception. PyTorch's binding takes Python's lock when this has returned: where the interpreter has ended

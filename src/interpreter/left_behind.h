@@ -14,8 +14,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -56,15 +58,19 @@ class UnwindingEndsHere {
   return state;
 }
 
-// The thread that ends the interpreter, once its exit handlers run; 0 before.
-inline std::atomic<unsigned long>& ending_thread() noexcept {
-  static std::atomic<unsigned long> thread{0};
-  return thread;
+// The thread that ends the interpreter, once its exit handlers run, 0 before; and since when they do.
+struct PythonsEnd {
+  std::atomic<unsigned long> thread{0};
+  std::int64_t since_ns = 0;  // written before `thread`
+};
+inline PythonsEnd& pythons_end() noexcept {
+  static PythonsEnd end;
+  return end;
 }
 
 // Around what may wait and is called by a binding that takes the lock afterwards in its own way, as torch's is: a
 // thread of Python's whose interpreter ends meanwhile does not go back there. Nor while exit handlers run, when it
-// might be asking for the lock at the moment after which nobody gets it: unless they take longer than kHeldBack, for
+// might be asking for the lock at the moment after which nobody gets it: unless they take longer than kHeldBackNs, for
 // they may wait for that thread.
 class StaysBehind {
  public:
@@ -72,12 +78,11 @@ class StaysBehind {
       : python_(Py_IsInitialized() != 0 && PyGILState_GetThisThreadState() != nullptr && !on_library_thread()) {}
   ~StaysBehind() {
     if (!python_) return;
-    // relaxed: nothing is read because of it.
-    const unsigned long ending = ending_thread().load(std::memory_order_relaxed);
+    // acquire: pairs with the release in python_ends(), for since_ns.
+    const unsigned long ending = pythons_end().thread.load(std::memory_order_acquire);
     if (ending != 0 && ending != PyThread_get_thread_ident()) {
-      for (auto left = kHeldBack; Py_IsInitialized() != 0 && left > kLook; left -= kLook) {
-        std::this_thread::sleep_for(kLook);
-      }
+      const std::int64_t until = pythons_end().since_ns + kHeldBackNs;
+      while (Py_IsInitialized() != 0 && now_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (Py_IsInitialized() == 0) stay_behind();
   }
@@ -85,7 +90,7 @@ class StaysBehind {
   StaysBehind& operator=(const StaysBehind&) = delete;
 
  private:
-  static constexpr std::chrono::milliseconds kHeldBack{1000}, kLook{1};
+  static constexpr std::int64_t kHeldBackNs = 1'000'000'000;
 
   const bool python_;
 };
@@ -94,8 +99,8 @@ class StaysBehind {
 // have gone back to ask for it get it.
 inline void python_ends() {
   constexpr std::chrono::milliseconds kUntilTheyHaveIt{10};
-  // relaxed: see StaysBehind.
-  ending_thread().store(PyThread_get_thread_ident(), std::memory_order_relaxed);
+  pythons_end().since_ns = now_ns();
+  pythons_end().thread.store(PyThread_get_thread_ident(), std::memory_order_release);  // release: see StaysBehind
   std::this_thread::sleep_for(kUntilTheyHaveIt);
 }
 

@@ -1,7 +1,8 @@
 // Python's global lock, for faces that Python has loaded: let go of while a thread waits for others that may want it.
 //
 // Thread rule: any thread, whether it holds the lock or not, also before the interpreter is there and when it has
-// ended: a thread that has let go of the lock and finds the interpreter ended stays behind (left_behind.h).
+// ended: a thread of the program's that has let go of the lock and finds the interpreter ended stays behind
+// (left_behind.h).
 #pragma once
 
 #include <Python.h>
@@ -32,7 +33,7 @@ class WithoutPython {
   WithoutPython() noexcept : held_(holds_python() ? PyEval_SaveThread() : nullptr) {}
   ~WithoutPython() {
     if (held_ == nullptr) return;
-    if (Py_IsInitialized() == 0) stay_behind();
+    if (Py_IsInitialized() == 0 && !on_library_thread()) stay_behind();
     restore_python(held_);
   }
   WithoutPython(const WithoutPython&) = delete;

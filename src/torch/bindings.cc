@@ -231,11 +231,7 @@ PYBIND11_MODULE(_torch, module) {
   using namespace tutti::face;
   py::module_::import("torch.distributed");
   module.doc() = "Tutti's torch.distributed backend.";
-  py::module_::import("atexit").attr("register")(py::cpp_function([] {
-    if (py::module_::import("threading").attr("active_count")().cast<int>() == 1) return;
-    const tutti::WithoutPython released;
-    tutti::python_ends();
-  }));
+  hear_of_pythons_end();
   bind_options(module);
   GroupClass group(module, "ProcessGroupTutti", "A torch.distributed Backend over a tutti communicator.");
   group.def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, const std::string&,

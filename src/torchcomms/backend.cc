@@ -197,7 +197,13 @@ void TorchCommTutti::finalize() {
   Watch::of_process().remove(std::exchange(watched_, 0));
   std::exception_ptr interrupted;  // a signal's handler has raised
   if (finalized_ && window_group_ != nullptr) {
-    without_python([&] { interrupted = window_group_->leave_inboxes(); });
+    without_python([&] {
+      try {
+        interrupted = window_group_->leave_inboxes();
+      } catch (...) {  // as much, and the rest is to follow
+        interrupted = std::current_exception();
+      }
+    });
   }
   end_windows();
   const Group group = current_group();

@@ -7,6 +7,7 @@
 #include "aten/errors.h"
 #include "aten/signals.h"
 #include "base/registry.h"
+#include "interpreter/left_behind.h"
 
 namespace tutti::torchcomms {
 namespace {
@@ -42,6 +43,7 @@ bool Event::end(std::exception_ptr error, bool late) {
 }
 
 bool Event::wait(std::chrono::milliseconds timeout) {
+  const StaysBehind stays;
   const bool limited = timeout.count() > 0;
   const auto start = Clock::now();
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "aten/signals.h"
 #include "base/registry.h"
 #include "base/thread.h"
 #include "interpreter/with_python.h"
@@ -27,6 +28,7 @@ Watch& Watch::of_process() {
       // A thread that asks for the lock of an interpreter which has ended never goes on.
       const WithPython locked;
       py::module_::import("atexit").attr("register")(py::cpp_function([made] { made->stop(); }));
+      face::hear_of_pythons_end();
     }
     return made;
   }();
