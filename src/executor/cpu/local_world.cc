@@ -151,7 +151,9 @@ bool LocalWorld::run_at_random(std::uint64_t seed) {
   }
   // Long enough that a task which can run has almost surely been picked; then the turn decides.
   const std::size_t patience = 8 * tasks.size();
+  std::uint32_t steps = 0;
   for (std::size_t idle = 0; idle < patience && !tasks.empty();) {
+    if (++steps % kInstructionsBetweenLooks == 0 && !go_on_waiting()) return false;
     const auto [rank, task] = tasks[random() % tasks.size()];
     const auto budget = static_cast<std::uint32_t>(1 + random() % 3);
     const Step step = interpreters_[rank]->step(task, budget);
@@ -166,6 +168,7 @@ void LocalWorld::run_on_threads(const std::vector<Program>& programs, const Loca
   const auto run_rank = [&](std::int32_t rank) {
     Interpreter& own = *interpreters_[static_cast<std::size_t>(rank)];
     for (int i = 0; i < options.invocations; ++i) {
+      if (failed.load(std::memory_order_relaxed)) return;  // relaxed: a late look costs another invocation
       const std::int64_t start = now_ns();
       Deadline deadline = Deadline::after(options.timeout);
       begin(rank, programs, message);
