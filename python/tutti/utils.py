@@ -47,7 +47,8 @@ torch_dtype_to_mscclpp_dtype = torch_dtype_to_tutti_dtype
 
 def pack(*args: Any) -> bytes:
     """Arguments as a C function takes them one after another: ints of 4 bytes, ``ctypes.c_size_t``, bytes as they
-    stand, and of arrays their addresses. ``RuntimeError`` for anything else.
+    stand, and of arrays their addresses: of such as keep their memory, and are kept. ``RuntimeError`` for anything
+    else.
     """
     packed = b""
     for arg in args:

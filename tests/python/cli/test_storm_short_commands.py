@@ -94,7 +94,7 @@ def examine(what: str, run: Run, outputs: list[Path], output: str, interrupted: 
         assert file.exists(), f"{what}: {file.name} is gone\n{output}"
         assert file.read_bytes() == BEFORE.encode() or whole(file), f"{what}: {file.name} is half written\n{output}"
         assert status or file.read_bytes() != BEFORE.encode(), f"{what}: {file.name} was not written\n{output}"
-    assert "tutti/cli/__init__.py" not in output, f"{what}: {output}"  # in a traceback, once there is a command
+    assert 'tutti/cli/__init__.py", line' not in output, f"{what}: {output}"  # in a traceback, once there is a command
     if interrupted:
         assert status in (0, 1, 130, -signal.SIGINT), f"{what}: {status}, {output}"
 
